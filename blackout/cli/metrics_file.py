@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ def write_scores(report: Plain, path: Path, references: References = References(
     """
     values = report["values"]
     reference_values = collect_references(report, references)
-    write_json({**report, "references": reference_values}, path)
+    descriptions = describe_metrics(report, references)
+    content = {**report, "references": reference_values, "metric_descriptions": descriptions}
+    write_json(content, path)
 
     hidden = {f"{name}_error" for name in values}
     for name, known in reference_values.items():
@@ -63,7 +66,7 @@ def collect_references(
     fitted = report.get("baseline") or {}
     collected: dict[str, dict[str, float]] = {}
     for name in values:
-        plain_name = re.sub("^(val|test)/", "", name)
+        plain_name = without_split(name)
         base = references.bounds.get(plain_name, plain_name)
         candidates: dict[str, Any] = {
             suffix: values.get(f"{base}_{suffix}") for suffix in references.suffixes
@@ -82,6 +85,42 @@ def collect_references(
         if known:
             collected[name] = known
     return collected
+
+
+def describe_metrics(report: Plain, references: References = References()) -> dict[str, Any]:
+    """Return unit and better direction of a report's values, by name, as far as they are known.
+
+    Args:
+        report: content of metrics.json, with `values`, and perhaps descriptions of its own.
+        references: of the draw, with descriptions by name without `val/` or `test/`.
+    """
+    descriptions: dict[str, Any] = {}
+    for name in report["values"]:
+        description = references.metrics.get(without_split(name))
+        if description is not None:
+            descriptions[name] = asdict(description)
+        known = report.get("metric_descriptions", {})
+        if name in known:
+            descriptions[name] = known[name]
+    return descriptions
+
+
+def merge_reports(*reports: Plain) -> dict[str, Any]:
+    """Return one report with the values and descriptions of all; of other entries the last."""
+    merged: dict[str, Any] = {}
+    for report in reports:
+        mappings = {
+            name: {**merged.get(name, {}), **report[name]}
+            for name in ("values", "metric_descriptions")
+            if name in report
+        }
+        merged |= {**report, **mappings}
+    return merged
+
+
+def without_split(name: str) -> str:
+    """Return the name of a metric without `val/` or `test/`."""
+    return re.sub("^(val|test)/", "", name)
 
 
 def label(name: str) -> str:

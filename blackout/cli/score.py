@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from blackout.cli.metrics_file import write_scores
+from blackout.cli.metrics_file import merge_reports, write_scores
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sweeps import sweeping
@@ -108,10 +108,9 @@ class Scoring:
 
         # 2. What the family adds, such as likelihoods, and the comparison with baselines.
         family_report = self.family.report(self.model, self.source, config)
-        report["values"] |= family_report.pop("values", {})
         samples = family_report.pop("sample_values", {})
         baselines = self.family.baselines(self.source, num_compared(samples), config)
-        return report | family_report | compared_with_baselines(samples, baselines)
+        return merge_reports(report, family_report, compared_with_baselines(samples, baselines))
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:

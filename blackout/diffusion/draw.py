@@ -31,8 +31,10 @@ from blackout.errors import UserError, refuse
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     OutputNames,
     Outputs,
+    References,
     Samples,
     Source,
     Watch,
@@ -50,6 +52,15 @@ MAX_BYTE = 255  # counts up to it are brightness in 8 bits, which needs no scale
 # Vectors with known elements: 13 steps of the trapezoidal rule, with 2 evaluations each, of 4
 # particles cost about 100 evaluations per sample.
 VECTOR_INPAINTING = {"num_steps": 13, "inpainting_particles": 4}
+BITS = MetricDescription("bits per dimension", "lower")
+METRICS = {
+    "bits_per_dim": BITS,
+    "bits_per_dim_train": BITS,
+    "bits_per_dim_test": BITS,
+    "bits_per_dim_train_unconditional": BITS,
+    "bits_per_dim_test_unconditional": BITS,
+    "energy_score": MetricDescription(better="lower"),
+}
 POSTERIOR_SETTINGS = ("operator", "noise", "measurement", "calibrate")  # need posterior=...
 
 
@@ -67,6 +78,8 @@ class CountDraw(Draw):
         total: total count of every sample, for models with totals as a covariate.
         condition: the requested conditions as plain values.
     """
+
+    references = References(metrics=METRICS)
 
     model: BlackoutDiffusion
     sampler: Sampler

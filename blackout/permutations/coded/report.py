@@ -35,14 +35,24 @@ from blackout.permutations.coded.ratings import ranking_scores
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.permutations.metrics import expected_unique, kl_bits, rearrange
-from blackout.protocols import Samples, Split
+from blackout.permutations.metrics import PUZZLE_METRICS, expected_unique, kl_bits, rearrange
+from blackout.protocols import MetricDescription, Samples, Split
 from blackout.random import SampleStreams
 
 MAX_ONE_PASS_ITEMS = 9  # items up to which all permutations are evaluated in one pass each
 NETWORK_BATCH = 1000  # permutations in one network evaluation
 MAX_FITTED = 20_000  # permutations to which classical models are fitted
 MAX_MIXTURE_ITEMS = 100  # items up to which mixtures are fitted
+
+SCORES = {
+    "valid": MetricDescription("share of samples", "higher"),
+    "unique": MetricDescription("share of samples", "reference"),
+    "cyclic": MetricDescription("share of samples", "higher"),
+    "in_train": MetricDescription("share of samples", "reference"),
+    "distance": MetricDescription("adjacent swaps", "reference"),
+    **PUZZLE_METRICS,
+}
+"""Scores of samples that a data set of permutations may define."""
 
 
 @component("metrics")
@@ -190,6 +200,7 @@ class PermutationScores:
         return {
             "scores": "permutations",
             "scored": self.num_samples,
+            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
             "data": self._source.fingerprint(self._split),
         }
 
@@ -217,7 +228,8 @@ def likelihood_report(
         return {"values": {}}
     passes = model.passes.with_settings(settings).resolve(model.length, model.objective)
     bits = held_out_bits(model, source, size, passes)
-    values = {"nll_bits_test": float(bits.mean()), **_divergences(model, source, passes)}
+    divergences = _divergences(model, source, passes)
+    values = {"nll_bits_test": float(bits.mean()), **divergences}
     if size > 1:
         values["nll_bits_test_error"] = float(bits.std()) / math.sqrt(size)
     kind = model.likelihood(passes)
@@ -234,7 +246,12 @@ def likelihood_report(
         num_observed = given if type(given) is int else 0
         likelihood["rankings"] = ranking_baselines(source, num_observed, size)
     sample_values = {"nll_bits_test": SampleValues(torch.arange(size), bits, kind)}
-    return {"values": values, "likelihood": likelihood, "sample_values": sample_values}
+    return {
+        "values": values,
+        "likelihood": likelihood,
+        "sample_values": sample_values,
+        "metric_descriptions": dict.fromkeys(divergences, asdict(MetricDescription(better="lower"))),
+    }
 
 
 def ranking_baselines(
