@@ -14,7 +14,13 @@ from blackout.files import new_file
 def main(words: list[str] | None = None) -> None:
     """Run the command line."""
     parser = CommandParser(prog="blackout compare", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or the folder of a sweep")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run directory, or the folder of a sweep",
+    )
     parser.add_argument(
         "--out",
         type=Path,

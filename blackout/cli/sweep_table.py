@@ -119,7 +119,9 @@ def group_jobs(jobs: Sequence[Mapping[str, str]]) -> list[Group]:
     Args:
         jobs: rows of results.csv.
     """
-    words = [dict(word.partition("=")[::2] for word in shlex.split(job["overrides"])) for job in jobs]
+    words = [
+        dict(word.partition("=")[::2] for word in shlex.split(job["overrides"])) for job in jobs
+    ]
     names = list(dict.fromkeys(name for settings in words for name in settings))
     varying = [
         name

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from blackout.cli.metrics_file import collect_references, describe_metrics, merge_reports, write_scores
+from blackout.cli.metrics_file import (
+    collect_references,
+    describe_metrics,
+    merge_reports,
+    write_scores,
+)
 from blackout.flows.draw import ChainDraw
 from blackout.flows.graphs.draw import GraphDraw
 from blackout.permutations.shuffle.draw import ShuffleDraw

@@ -250,7 +250,9 @@ def likelihood_report(
         "values": values,
         "likelihood": likelihood,
         "sample_values": sample_values,
-        "metric_descriptions": dict.fromkeys(divergences, asdict(MetricDescription(better="lower"))),
+        "metric_descriptions": dict.fromkeys(
+            divergences, asdict(MetricDescription(better="lower"))
+        ),
     }
 
 
