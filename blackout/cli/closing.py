@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 
 from blackout.cli.finished_runs import with_earlier
-from blackout.cli.metrics_file import merge_reports, write_scores
+from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.pictures import Trajectory, print_run
 from blackout.cli.provenance import command_line, provenance
 from blackout.cli.report_page import save_report
@@ -125,6 +125,7 @@ def finish_run(
         compared_with_baselines(samples, baselines),
         {"left_out": left_out, **provenance(model.device, start, source)},
     )
+    write_baselines(baselines, run)
     write_scores(with_earlier(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from blackout.comparisons import describe_comparison, is_comparison
+from blackout.comparisons import Baseline, describe_comparison, is_comparison
 from blackout.component import Plain
 from blackout.files import write_json
 from blackout.protocols import References
@@ -85,6 +85,23 @@ def collect_references(
         if known:
             collected[name] = known
     return collected
+
+
+def write_baselines(baselines: Mapping[str, Mapping[str, Baseline]], folder: Path) -> None:
+    """Write baselines.json: what was fitted for the baselines of a comparison, by their names.
+
+    Args:
+        baselines: by name of the compared value, and by their own. Nothing is written where none
+            has parameters to tell.
+        folder: of the file.
+    """
+    parameters: dict[str, Any] = {}
+    for fitted in baselines.values():
+        for name, baseline in fitted.items():
+            if baseline.parameters:
+                parameters[name] = dict(baseline.parameters)
+    if parameters:
+        write_json(parameters, folder / "baselines.json")
 
 
 def describe_metrics(report: Plain, references: References = References()) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from blackout.cli.metrics_file import merge_reports, write_scores
+from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sweeps import sweeping
@@ -85,7 +85,8 @@ class Scoring:
 
         Args:
             draw: of the samples.
-            out: directory of the figure of the first seed, if the scores have one.
+            out: directory of the figure of the first seed, if the scores have one, and of the
+                baselines' parameters.
         """
         config = self.config
         report: dict[str, Any] = {"values": {}}
@@ -110,6 +111,8 @@ class Scoring:
         family_report = self.family.report(self.model, self.source, config)
         samples = family_report.pop("sample_values", {})
         baselines = self.family.baselines(self.source, num_compared(samples), config)
+        if rank() == 0:
+            write_baselines(baselines, out)
         return merge_reports(report, family_report, compared_with_baselines(samples, baselines))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, refuse
+from blackout.files import save_arrays
 from blackout.flows.diagnostics import (
     check_estimates,
     describe_time_step_error,
@@ -231,6 +232,9 @@ class FlowOutputs(CollectedSamples):
             report["time_step_error"] = sentence
             print(sentence)
         save_diagnostics(target, arrays, paths, values, directory / "diagnostics.png")
+        couplings = target.couplings_to_save()
+        if couplings:
+            save_arrays(directory / "couplings.npz", **couplings)
         return report
 
 

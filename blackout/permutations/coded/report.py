@@ -21,7 +21,12 @@ from blackout.component import component
 from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
-from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
+from blackout.permutations.classical import (
+    Mallows,
+    Mixture,
+    describe_worths,
+    fit_plackett_luce,
+)
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import (
     MAX_EXACT_ITEMS,
@@ -193,7 +198,7 @@ class PermutationScores:
             valid = is_permutation(x)
             items = batch["items"].cpu() if "items" in batch else identity_like(x)
             shares[name] = precedence(rearrange(items[valid], x[valid]), num_items)
-        return precedence_figure(shares, source.labels or list(map(str, range(num_items))))
+        return precedence_figure(shares, source.item_names)
 
     def provenance(self) -> dict[str, Any]:
         """Return the data with which samples were compared."""
@@ -321,10 +326,10 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     num_items = num_tokens or source.length
     same_items = num_tokens in (None, source.length)
     # 1. fit
+    names = source.item_names
+    plackett_luce = PlackettLuce(fit_plackett_luce(train, num_tokens))
     models: dict[str, Mallows | Mixture] = {
-        "plackett_luce": Mixture(
-            torch.ones(1), [PlackettLuce(fit_plackett_luce(train, num_tokens))]
-        )
+        "plackett_luce": Mixture(torch.ones(1), [plackett_luce])
     }
     if same_items:
         models["mallows"] = Mallows.fit(train)
@@ -336,12 +341,16 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     # 2. evaluate
     held_out = torch.cat([validation, test])
     nll = {name: -model.log_prob(held_out).double() for name, model in models.items()}
+    parameters = {name: model.describe(names) for name, model in models.items()}
+    parameters["plackett_luce"] = describe_worths(plackett_luce, names)
     if same_items:
         nll["repeated_insertion"] = -repeated_insertion(train, held_out)
     uniform = math.lgamma(source.length + 1)
     nll["uniform"] = torch.full((len(held_out),), uniform, dtype=torch.float64)
     return {
-        name: Baseline.from_values(values / math.log(2), len(validation))
+        name: Baseline.from_values(
+            values / math.log(2), len(validation), parameters=parameters.get(name)
+        )
         for name, values in nll.items()
     }
 
