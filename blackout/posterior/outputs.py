@@ -68,7 +68,8 @@ RANK_BAND = (0.005, 0.995)  # quantiles of the counts of a bin
 class PosteriorOutputs:
     """Collects all samples, then writes their files.
 
-    They are posterior.npz, posterior.csv, posterior.nc, reconstruction.png and, with truths, calibration.png.
+    They are posterior.npz, posterior.csv, posterior.nc, reconstruction.png and, with truths,
+    calibration.png.
 
     Args:
         draw: the `PosteriorDraw` of the samples.
