@@ -137,6 +137,13 @@ def check_launch(trainer: pl.Trainer) -> None:
     Raises:
         UserError: it is started in one of these ways.
     """
+    num_tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if num_tasks.isdecimal() and int(num_tasks) > trainer.world_size:
+        raise UserError(
+            f"srun has started {num_tasks} processes, but the Trainer has {trainer.world_size}: "
+            "each would train the same run; give trainer.devices=<tasks per node> "
+            "trainer.num_nodes=<nodes> trainer.strategy=ddp, as examples/slurm.sbatch does"
+        )
     environment = getattr(trainer.strategy.launcher, "cluster_environment", None)
     is_external = getattr(environment, "creates_processes_externally", True)
     if is_external:
