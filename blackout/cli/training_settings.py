@@ -100,7 +100,8 @@ def check_validation_data(config: Plain, source: Source) -> None:
     """Refuse to choose the best checkpoint without validation data.
 
     Raises:
-        UserError: `restore_best`, early stopping, or a monitor on the command line, for a source without such data.
+        UserError: `restore_best`, early stopping, or a monitor on the command line, for a source
+            without such data.
     """
     if source.size("val") != 0:
         return
