@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -68,6 +69,7 @@ def build_trainer(
         UserError: arguments that Lightning refuses, or far more processes than processors.
     """
     settings = dict(config["trainer"])
+    settings["accelerator"] = choose_accelerator(settings.get("accelerator", "auto"))
     devices = settings.get("devices")
     num_cpus = os.cpu_count() or 1
     is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
@@ -99,6 +101,18 @@ def build_trainer(
         # These are how Lightning refuses arguments.
         raise UserError(f"trainer: {summary(error)}") from error
     return trainer
+
+
+def choose_accelerator(name: Any) -> Any:
+    """Return the Trainer's accelerator, where `auto` is a CUDA device or the CPU.
+
+    Lightning would also choose the GPU of a Mac, which has no numbers of 64 bits.
+
+    Args:
+        name: the setting.
+    """
+    is_mac_gpu = torch.backends.mps.is_available() and not torch.cuda.is_available()
+    return "cpu" if name == "auto" and is_mac_gpu else name
 
 
 def choose_strategy(settings: Plain) -> Any:

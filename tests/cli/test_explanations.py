@@ -31,7 +31,7 @@ def test_what_belongs_elsewhere_is_said_to(name):
 
 
 def test_a_package_that_is_not_on_the_path_is_named():
-    with pytest.raises(UserError, match="dataset: absent_package.data.stars: absent_package cannot be imported: type PY"):
+    with pytest.raises(UserError, match="absent_package cannot be imported: type PYTHONPATH="):
         find_target({"_target_": "absent_package.data.stars"}, "dataset")
     with pytest.raises(UserError, match="cannot be found"):
         find_target({"_target_": "blackout.absent.stars"}, "dataset")

@@ -3,15 +3,17 @@
 import json
 import math
 import os
+import resource
 import subprocess
 
 import pytest
 from hydra import compose, initialize_config_dir
 
-from blackout.cli.build_trainer import build_trainer, check_launch
+from blackout.cli.build_trainer import build_trainer, check_launch, choose_accelerator
 from blackout.config.choices import choices
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError
+from blackout.safe_reading import available_memory, limit_memory
 from blackout.training.loggers import Wandb
 from tests.cli.conftest import ROOT, TINY
 
@@ -116,3 +118,23 @@ def test_more_tasks_than_processes_of_the_trainer_are_refused(tmp_path, monkeypa
     }
     with pytest.raises(UserError, match="srun has started 2 processes, but the Trainer has 1"):
         check_launch(build_trainer(config, tmp_path, []))
+
+
+def test_the_accelerator_of_a_mac_is_the_cpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert choose_accelerator("auto") == "cpu" and choose_accelerator("mps") == "mps"
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    assert choose_accelerator("auto") == "auto"
+
+
+def test_memory_is_known_without_the_files_of_linux(monkeypatch):
+    def missing(path, *words, **options):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("pathlib.Path.read_text", missing)
+    assert available_memory() > 0
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limit_memory(1):
+        assert len(bytearray(10**6)) == 10**6  # no limit
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
