@@ -191,7 +191,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
 @pytest.mark.deep
 def test_the_tour_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cells = [cell for cell in json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]]
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
     scope = {}
     for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
         code = "".join(cell["source"]).replace("STEPS = 300", "STEPS = 20")
