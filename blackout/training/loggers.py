@@ -167,7 +167,7 @@ class Wandb(WandbLogger):
         ValueError: another mode.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         save_dir: str,
         project: str = "blackout",
