@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
@@ -78,19 +78,25 @@ class Baseline:
             None without them.
         covers_samples: whether the values are of complete samples; those of some of their elements
             cannot be compared.
+        parameters: what was fitted, as plain values for baselines.json; empty for nothing to tell.
     """
 
     values: Tensor
     validation: float | None = None
     covers_samples: bool = True
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_values(
-        cls, values: Tensor, num_validation: int, covers_samples: bool = True
+        cls,
+        values: Tensor,
+        num_validation: int,
+        covers_samples: bool = True,
+        parameters: Mapping[str, Any] | None = None,
     ) -> Baseline:
         """Return the baseline with values of M validation and N test samples, float64 [M + N]."""
         validation = float(values[:num_validation].mean()) if num_validation else None
-        return cls(values[num_validation:], validation, covers_samples)
+        return cls(values[num_validation:], validation, covers_samples, parameters or {})
 
 
 def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str, Any] | None:

@@ -70,6 +70,7 @@ def build_trainer(
         UserError: arguments that Lightning refuses, or far more processes than processors.
     """
     settings = dict(config["trainer"])
+    settings["accelerator"] = choose_accelerator(settings.get("accelerator", "auto"))
     devices = settings.get("devices")
     num_cpus = os.cpu_count() or 1
     is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
@@ -101,6 +102,18 @@ def build_trainer(
         # These are how Lightning refuses arguments.
         raise UserError(f"trainer: {summary(error)}") from error
     return trainer
+
+
+def choose_accelerator(name: Any) -> Any:
+    """Return the Trainer's accelerator, where `auto` is a CUDA device or the CPU.
+
+    Lightning would also choose the GPU of a Mac, which has no numbers of 64 bits.
+
+    Args:
+        name: the setting.
+    """
+    is_mac_gpu = torch.backends.mps.is_available() and not torch.cuda.is_available()
+    return "cpu" if name == "auto" and is_mac_gpu else name
 
 
 def choose_strategy(settings: Plain) -> Any:
@@ -166,6 +179,13 @@ def check_launch(trainer: pl.Trainer) -> None:
     Raises:
         UserError: it is started in one of these ways.
     """
+    num_tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if num_tasks.isdecimal() and int(num_tasks) > trainer.world_size:
+        raise UserError(
+            f"srun has started {num_tasks} processes, but the Trainer has {trainer.world_size}: "
+            "each would train the same run; give trainer.devices=<tasks per node> "
+            "trainer.num_nodes=<nodes> trainer.strategy=ddp, as examples/slurm.sbatch does"
+        )
     environment = getattr(trainer.strategy.launcher, "cluster_environment", None)
     is_external = getattr(environment, "creates_processes_externally", True)
     if is_external:

@@ -44,6 +44,7 @@ from blackout.cli.run_directory import (
     running,
     write_settings,
 )
+from blackout.cli.run_log import run_log
 from blackout.cli.sweeps import claim, sweeping
 from blackout.cli.training_settings import (
     check_length_unit,
@@ -78,6 +79,7 @@ PRINTED_GROUPS = frozenset(
     [
         "experiment",
         "recipe",
+        "lr_schedule",
         "process",
         "head",
         "loss",
@@ -97,6 +99,7 @@ PRINTED_GROUPS = frozenset(
     ]
 )
 """Groups whose choices the first lines of a run print."""
+MAX_WARMUP_SHARE = 0.1  # of a run's steps; a longer rise of the learning rate is pointed out
 
 
 @signals.caught()
@@ -170,21 +173,25 @@ def train(cfg: DictConfig) -> Path:
                 continue_run(trainer.loggers, checkpoint)
 
         # 6. From here on the run changes what is in its directory.
-        print_summary(model, source, config, directory, is_continued=checkpoint_path is not None)
-        nfe = family.draw(model, {}).nfe
-        left_out = drop_unaffordable_scores(trainer, nfe, config["batch_size"], directory)
-        model.compile_networks(config["compile"])
         if is_first():
             mark_unfinished(directory)
         write_settings(directory, config)
-        if mirror is not None:
-            mirror.push()  # which finds out whether the address takes files
+        with run_log(directory):
+            print_summary(
+                model, source, config, directory, is_continued=checkpoint_path is not None
+            )
+            warn_of_long_warmup(optimization, config["trainer"]["max_steps"])
+            nfe = family.draw(model, {}).nfe
+            left_out = drop_unaffordable_scores(trainer, nfe, config["batch_size"], directory)
+            model.compile_networks(config["compile"])
+            if mirror is not None:
+                mirror.push()  # which finds out whether the address takes files
 
-        # 7. Training, then the final model: chosen, tested, exported and sampled.
-        with dashboards(trainer.loggers, config):
-            fit(trainer, module, data_module, checkpoint_path)
-            print_profile(trainer)
-            finish_run(trainer, module, directory, family, left_out)
+            # 7. Training, then the final model: chosen, tested, exported and sampled.
+            with dashboards(trainer.loggers, config):
+                fit(trainer, module, data_module, checkpoint_path)
+                print_profile(trainer)
+                finish_run(trainer, module, directory, family, left_out)
 
         # 8. The record that the run is complete; a run that is killed before it repeats step 7.
         if mirror is not None:
@@ -284,6 +291,25 @@ def print_summary(
     if others:
         print(f"devices: {others}")
     print(f"run:     {run}{' (continued)' if is_continued else ''}", flush=True)
+
+
+@rank_zero_only
+def warn_of_long_warmup(optimization: Optimization, max_steps: int) -> None:
+    """Print a line if the learning rate rises for more than a tenth of the run.
+
+    Args:
+        optimization: with the length of the rise.
+        max_steps: of the run.
+    """
+    warmup_steps = optimization.warmup_steps
+    if warmup_steps <= MAX_WARMUP_SHARE * max_steps:
+        return
+    highest = optimization.lr * max(map(optimization.lr_factor, range(max_steps)))
+    print(
+        f"warm-up: the learning rate rises for {warmup_steps:,} of {max_steps:,} steps, to at most "
+        f"{highest:.2g}; a shorter one is optimizer.warmup_steps={max_steps // 10}",
+        flush=True,
+    )
 
 
 def describe_scores(config: Plain) -> str:

@@ -33,8 +33,8 @@ def format_command(words: Sequence[str]) -> str:
     """Return words as one line for the shell.
 
     Example:
-        >>> format_command(["train.py", "dataset.path='a b.npy'"])
-        'train.py \\'dataset.path=\\'"\\'"\\'a b.npy\\'"\\'"\\'\\''
+        >>> print(format_command(["train.py", "dataset.columns=[a,b]"]))
+        train.py 'dataset.columns=[a,b]'
     """
     return " ".join(map(_quote_for_shell, words))
 

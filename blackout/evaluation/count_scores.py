@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,28 @@ from blackout.data.sample_files import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA_NAME, MAX_COPULA_SAMPLES, copula_samples
-from blackout.protocols import SPLIT_NAMES, Samples, Source, Split
+from blackout.protocols import SPLIT_NAMES, MetricDescription, Samples, Source, Split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
+
+SCORES = {
+    "c2st_auc": MetricDescription("0.5 is perfect", "reference"),
+    "c2st_accuracy": MetricDescription("0.5 is perfect", "reference"),
+    "c2st_linear_auc": MetricDescription("0.5 is perfect", "reference"),
+    "ks_mean": MetricDescription("distance of distributions", "lower"),
+    "ks_total": MetricDescription("distance of distributions", "lower"),
+    "mean_ratio": MetricDescription("samples over data", "reference"),
+    "variance_ratio": MetricDescription("samples over data", "reference"),
+    "max_ratio": MetricDescription("samples over data", "reference"),
+    "zeros_difference": MetricDescription("share of zeros", "reference"),
+    "correlation_difference": MetricDescription(better="lower"),
+    "equality_difference": MetricDescription("share of samples", "lower"),
+    "co_occurrence_difference": MetricDescription("probability", "lower"),
+    "novelty": MetricDescription("samples over data", "reference"),
+}
 
 # classifier two-sample tests
 FOLDS = 5  # of cross-validation
@@ -222,7 +239,8 @@ class CountScores:
                 "max_samples": self._scorer.max_samples,
                 "seed": self._scorer.seed,
                 "reference": reference,
-            }
+            },
+            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
         }
 
 

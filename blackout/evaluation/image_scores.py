@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from blackout.evaluation.reference import (
     extractor_origin,
     file_reference,
 )
-from blackout.protocols import Samples, Scores, Source, Split
+from blackout.protocols import MetricDescription, Samples, Scores, Source, Split
 
 # settings `metrics.scores`
 SCORES = ("fd", "is", "kd", "prdc", "classes")
@@ -56,6 +57,17 @@ NEIGHBOURS = 3  # k of precision and recall
 
 DENSITY_NEIGHBOURS = 5  # k of density and coverage, Naeem et al. 2020
 CONFIDENCE_THRESHOLD = 0.8  # class probability above which a sample counts as confident
+
+DESCRIPTIONS = {
+    "fd": MetricDescription(better="lower"),
+    "is": MetricDescription(better="higher"),
+    "kd": MetricDescription(better="lower"),
+    "precision": MetricDescription("share of samples", "higher"),
+    "recall": MetricDescription("share of data", "higher"),
+    "density": MetricDescription(better="higher"),
+    "coverage": MetricDescription("share of data", "higher"),
+    "classified_share": MetricDescription("share of samples", "higher"),
+}
 
 IMAGES_PER_BATCH = 512  # of images in memory that are scored
 MAX_BLOCK_VALUES = 1 << 23  # distances in memory at once, 64 MiB of float64
@@ -531,7 +543,12 @@ class ImageScores:
                 "confidence_threshold": CONFIDENCE_THRESHOLD,
             },
             "images": images,
+            "metric_descriptions": self._descriptions(),
         }
+
+    def _descriptions(self) -> dict[str, dict[str, str]]:
+        """Return unit and better direction of the scores, by their names in results."""
+        return {self._name(name): asdict(score) for name, score in DESCRIPTIONS.items()}
 
 
 def summarise_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -220,6 +220,15 @@ class Mallows(PermutationDistribution):
         variance = (p * value**2).sum(-1) - mean**2
         return mean.sum(-1), variance.sum(-1)
 
+    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return dispersion and centre as plain values, with the items by name.
+
+        Args:
+            names: of the n items.
+        """
+        centre = range(self._n) if self.reference is None else self.reference.tolist()
+        return {"phi": float(self.phi), "centre": [names[item] for item in centre]}
+
     @classmethod
     def fit(cls, orders: Tensor) -> Mallows:
         """Return the maximum-likelihood fit to orders int64 [N, n].
@@ -285,6 +294,20 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
     return log_worths.detach()
 
 
+def describe_worths(distribution: PlackettLuce, names: Sequence[str]) -> dict[str, Any]:
+    """Return the worths of a Plackett-Luce distribution by name of the item, largest first.
+
+    They sum to 1: each is the probability that the item is first.
+
+    Args:
+        distribution: of the n items.
+        names: of the items.
+    """
+    worths = distribution.scores.double().softmax(-1).tolist()
+    order = sorted(range(len(worths)), key=lambda item: -worths[item])
+    return {"worths": {names[item]: worths[item] for item in order}}
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """A mixture of Mallows or Plackett-Luce distributions.
@@ -306,6 +329,22 @@ class Mixture:
         """
         log_probs = [component.log_prob(value) for component in self.components]
         return (torch.stack(log_probs, -1).double() + self.weights.log()).logsumexp(-1)
+
+    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return weights and components as plain values, the heaviest first.
+
+        Args:
+            names: of the items.
+        """
+        components: list[dict[str, Any]] = []
+        for number in self.weights.argsort(descending=True).tolist():
+            component = self.components[number]
+            if isinstance(component, Mallows):
+                description = component.describe(names)
+            else:
+                description = describe_worths(component, names)
+            components.append({"weight": float(self.weights[number]), **description})
+        return {"components": components}
 
     def sample(self, num_samples: int, streams: StepStreams) -> Tensor:
         """Draw orders of all items, int64 [num_samples, n]."""

@@ -19,9 +19,29 @@ from torch import Tensor
 
 from blackout.errors import ensure, refuse
 from blackout.permutations.group import compose, inverse, kendall_distance
+from blackout.protocols import MetricDescription
 
 TOUR_TOLERANCE = 1e-6  # relative; the lengths of equal tours are float32 sums of different order
 CUTOFFS = (1, 5, 10)  # the k of the reported NDCG@k; those above the length are left out
+
+PUZZLE_METRICS = {
+    "accuracy": MetricDescription("share of puzzles", "higher"),
+    "accuracy_up_to_ties": MetricDescription("share of puzzles", "higher"),
+    "greedy_accuracy": MetricDescription("share of puzzles", "higher"),
+    "optimal": MetricDescription("share of tours", "higher"),
+    "certified": MetricDescription("share of puzzles", "higher"),
+    "correct": MetricDescription("share of places", "higher"),
+    "greedy_correct": MetricDescription("share of places", "higher"),
+    "kendall_ranks": MetricDescription(better="higher"),
+    "kendall_lists": MetricDescription(better="higher"),
+    **{f"ndcg_at_{k}": MetricDescription(better="higher") for k in CUTOFFS},
+    "rmse": MetricDescription("values of items", "lower"),
+    "mae": MetricDescription("values of items", "lower"),
+    "rmse_normalised": MetricDescription("standard deviations", "lower"),
+    "mae_normalised": MetricDescription("standard deviations", "lower"),
+    "gap": MetricDescription("relative", "lower"),
+    "tour_length": MetricDescription(better="lower"),
+}
 # factors of logits and scores from which the best on validation data is chosen; 0 is uniform
 SHARPNESS_CHOICES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
 MAX_RELEVANCE = 30  # above it, gains of 2^relevance - 1 tell only which item is best

@@ -479,8 +479,8 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
             )
         points.append(coordinates)
         tours.append(tour)
-    coordinates = torch.tensor(points, dtype=torch.float64)
-    return coordinates.view(len(points), -1, 2), torch.tensor(tours)
+    all_points = torch.tensor(points, dtype=torch.float64).view(len(points), -1, 2)
+    return all_points, torch.tensor(tours)
 
 
 def _parse_tour(line: str) -> tuple[list[float], list[int]]:

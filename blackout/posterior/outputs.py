@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion.plots import grid
-from blackout.files import replacing, save_arrays, save_picture
+from blackout.files import replacing, save_arrays, save_picture, write_table
 from blackout.posterior import diagnostics
 from blackout.posterior.blind import BlindProblem
 from blackout.posterior.diagnostics import CHAIN_STATISTICS, NUM_PROJECTIONS, QUANTILE_PROBABILITIES
@@ -59,6 +59,8 @@ REPLICATE_KEY = 13
 MODEL_DRAW_KEY = 14
 PERTURBATION_KEY = 15
 
+MAX_TABLE_ROWS = 100_000  # of posterior.csv
+
 # pictures
 MAX_ROWS = 8  # measurements of reconstruction.png
 MAX_SAMPLE_COLUMNS = 6
@@ -70,7 +72,8 @@ RANK_BAND = (0.005, 0.995)  # quantiles of the counts of a bin
 class PosteriorOutputs:
     """Collects all samples, then writes their files.
 
-    They are posterior.npz, posterior.nc, reconstruction.png and, with truths, calibration.png.
+    They are posterior.npz, posterior.csv, posterior.nc, reconstruction.png and, with truths,
+    calibration.png.
 
     Args:
         draw: the `PosteriorDraw` of the samples.
@@ -107,6 +110,7 @@ class PosteriorOutputs:
         self._gather()
         self._diagnose()
         self._save_arrays(directory / "posterior.npz")
+        self._save_table(directory / "posterior.csv")
         if find_spec("h5py") is not None:
             self._save_inference_data(directory / "posterior.nc")
         save_picture(self._plot_reconstruction(), directory / "reconstruction.png")
@@ -191,6 +195,39 @@ class PosteriorOutputs:
         if self.truth is not None:
             arrays["truth"] = _channels_last(self.truth)
         save_arrays(path, **{name: values.numpy() for name, values in arrays.items()})
+
+    def _save_table(self, path: Path) -> None:
+        """Write posterior.csv: a row for the total, and for every element, of each measurement.
+
+        Its columns are mean, standard deviation and quantiles of the samples, and the truth where
+        it is known. Elements are called as in the training data, or by their indices. Of many
+        elements the first measurements are written that fit.
+        """
+        data = self._draw.model.config.get("data", {})
+        names = data.get("features") or ()
+        if len(names) != math.prod(self.shape):
+            names = [",".join(map(str, index)) for index in np.ndindex(*self.shape)]
+        num_rows = 1 + len(names)
+        num_measurements = max(1, MAX_TABLE_ROWS // num_rows)
+        quantile_names = [f"q{100 * p:02.0f}" for p in QUANTILE_PROBABILITIES]
+        columns = ["measurement", "element", "mean", "std", *quantile_names]
+        if self.truth is not None:
+            columns.append("truth")
+        rows: list[dict[str, Any]] = []
+        for k, sample_rows in enumerate(self.rows[:num_measurements]):
+            x = self.x[sample_rows].double().flatten(1)
+            x = torch.cat([x.sum(1, keepdim=True), x], 1)
+            values = torch.stack([x.mean(0), _standard_deviation(x)])
+            quantiles = diagnostics.predictive_quantiles(x)
+            parts = [values, quantiles]
+            if self.truth is not None:
+                elements = self.truth[k].double().flatten()
+                parts.append(torch.cat([elements.sum()[None], elements])[None])
+            number = int(self._draw.measurements.numbers[self.chosen[k]])
+            for name, numbers in zip(["total", *names], torch.cat(parts).T.tolist(), strict=True):
+                cells = [f"{value:.6g}" for value in numbers]
+                rows.append(dict(zip(columns, [number, name, *cells], strict=True)))
+        write_table(columns, rows, path)
 
     def _save_inference_data(self, path: Path) -> None:
         """Write posterior.nc for `arviz.from_netcdf`: netCDF-4 by HDF5's dimension scales.

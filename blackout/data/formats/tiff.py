@@ -39,8 +39,14 @@ PHOTOMETRIC_NOTES = {
 
 @dataclass(frozen=True)
 class _Series:
-    """An array of a TIFF file: pixels, tifffile's letters of its axes, notes, and the number of
-    missing pixels."""
+    """An array of a TIFF file.
+
+    Args:
+        pixels: of the array.
+        axes: tifffile's letters of its axes.
+        notes: about what is in the file and is not used.
+        no_data: the value of missing pixels; None if there are none.
+    """
 
     pixels: Array
     axes: str

@@ -115,6 +115,13 @@ class PairEnergy(SpinPairs, LearnedEnergy):
         """
         return self.l1 * 2 * self.upper.abs().sum()
 
+    def couplings_to_save(self) -> dict[str, np.ndarray]:
+        """Return `couplings` J [d, d] and `field` h [d], float32, of -E = s' J s + h . s."""
+        return {
+            "couplings": self.couplings.detach().cpu().numpy(),
+            "field": self.field.detach().cpu().numpy(),
+        }
+
     def description(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return its settings; the couplings are saved as tensors."""
         return {

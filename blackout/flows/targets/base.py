@@ -277,6 +277,10 @@ class Target(nn.Module):
         """
         return settings
 
+    def couplings_to_save(self) -> dict[str, NDArray[Any]]:
+        """Return learned couplings by name, for couplings.npz; empty if there are none."""
+        return {}
+
     def closed_form(self, t: float = 1.0) -> dict[str, float] | None:
         """Return `log_z` and means of rho^t where a formula gives them, without enumeration."""
         return None

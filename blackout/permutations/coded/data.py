@@ -131,6 +131,15 @@ class PermutationData:
         return self.test["x"].shape[1]
 
     @property
+    def item_names(self) -> list[str]:
+        """Names of all items: labels, the user's own numbers, or 0, 1, 2, ..."""
+        if self.labels:
+            return list(self.labels)
+        if "item_names" in self.buffers:
+            return [str(name) for name in self.buffers["item_names"].tolist()]
+        return [str(item) for item in range(self.num_tokens or self.length)]
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What networks are built from: the number of items, and the facts of their contexts.
 

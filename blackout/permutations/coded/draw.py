@@ -24,6 +24,7 @@ from blackout.permutations.queries import Condition, read_integer, summarise_ord
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     OutputNames,
     References,
     Samples,
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 2000  # draws of a sample until it fulfils a condition
 SUMMARY_EVALUATIONS = 20_000  # network evaluations for the samples of a summary
 MIN_SUMMARY_SAMPLES = 1000
+
+METRICS = {
+    "nll_bits": MetricDescription("bits per permutation", "lower"),
+    "nll_bits_test": MetricDescription("bits per permutation", "lower"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +71,9 @@ class CodeDraw(Draw):
     top: int = 1
     requirement: Condition | None = None
     names = OutputNames("samples", "permutations", "permutation", "permutations")
-    references = References(ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0))
+    references = References(
+        ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0), metrics=METRICS
+    )
     batch_size = BATCH
 
     @property

@@ -21,7 +21,12 @@ from blackout.component import component
 from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
-from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
+from blackout.permutations.classical import (
+    Mallows,
+    Mixture,
+    describe_worths,
+    fit_plackett_luce,
+)
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import (
     MAX_EXACT_ITEMS,
@@ -35,14 +40,24 @@ from blackout.permutations.coded.ratings import ranking_scores
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.permutations.metrics import expected_unique, kl_bits, rearrange
-from blackout.protocols import Samples, Split
+from blackout.permutations.metrics import PUZZLE_METRICS, expected_unique, kl_bits, rearrange
+from blackout.protocols import MetricDescription, Samples, Split
 from blackout.random import SampleStreams
 
 MAX_ONE_PASS_ITEMS = 9  # items up to which all permutations are evaluated in one pass each
 NETWORK_BATCH = 1000  # permutations in one network evaluation
 MAX_FITTED = 20_000  # permutations to which classical models are fitted
 MAX_MIXTURE_ITEMS = 100  # items up to which mixtures are fitted
+
+SCORES = {
+    "valid": MetricDescription("share of samples", "higher"),
+    "unique": MetricDescription("share of samples", "reference"),
+    "cyclic": MetricDescription("share of samples", "higher"),
+    "in_train": MetricDescription("share of samples", "reference"),
+    "distance": MetricDescription("adjacent swaps", "reference"),
+    **PUZZLE_METRICS,
+}
+"""Scores of samples that a data set of permutations may define."""
 
 
 @component("metrics")
@@ -183,13 +198,14 @@ class PermutationScores:
             valid = is_permutation(x)
             items = batch["items"].cpu() if "items" in batch else identity_like(x)
             shares[name] = precedence(rearrange(items[valid], x[valid]), num_items)
-        return precedence_figure(shares, source.labels or list(map(str, range(num_items))))
+        return precedence_figure(shares, source.item_names)
 
     def provenance(self) -> dict[str, Any]:
         """Return the data with which samples were compared."""
         return {
             "scores": "permutations",
             "scored": self.num_samples,
+            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
             "data": self._source.fingerprint(self._split),
         }
 
@@ -217,7 +233,8 @@ def likelihood_report(
         return {"values": {}}
     passes = model.passes.with_settings(settings).resolve(model.length, model.objective)
     bits = held_out_bits(model, source, size, passes)
-    values = {"nll_bits_test": float(bits.mean()), **_divergences(model, source, passes)}
+    divergences = _divergences(model, source, passes)
+    values = {"nll_bits_test": float(bits.mean()), **divergences}
     if size > 1:
         values["nll_bits_test_error"] = float(bits.std()) / math.sqrt(size)
     kind = model.likelihood(passes)
@@ -234,7 +251,14 @@ def likelihood_report(
         num_observed = given if type(given) is int else 0
         likelihood["rankings"] = ranking_baselines(source, num_observed, size)
     sample_values = {"nll_bits_test": SampleValues(torch.arange(size), bits, kind)}
-    return {"values": values, "likelihood": likelihood, "sample_values": sample_values}
+    return {
+        "values": values,
+        "likelihood": likelihood,
+        "sample_values": sample_values,
+        "metric_descriptions": dict.fromkeys(
+            divergences, asdict(MetricDescription(better="lower"))
+        ),
+    }
 
 
 def ranking_baselines(
@@ -302,10 +326,10 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     num_items = num_tokens or source.length
     same_items = num_tokens in (None, source.length)
     # 1. fit
+    names = source.item_names
+    plackett_luce = PlackettLuce(fit_plackett_luce(train, num_tokens))
     models: dict[str, Mallows | Mixture] = {
-        "plackett_luce": Mixture(
-            torch.ones(1), [PlackettLuce(fit_plackett_luce(train, num_tokens))]
-        )
+        "plackett_luce": Mixture(torch.ones(1), [plackett_luce])
     }
     if same_items:
         models["mallows"] = Mallows.fit(train)
@@ -317,12 +341,16 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     # 2. evaluate
     held_out = torch.cat([validation, test])
     nll = {name: -model.log_prob(held_out).double() for name, model in models.items()}
+    parameters = {name: model.describe(names) for name, model in models.items()}
+    parameters["plackett_luce"] = describe_worths(plackett_luce, names)
     if same_items:
         nll["repeated_insertion"] = -repeated_insertion(train, held_out)
     uniform = math.lgamma(source.length + 1)
     nll["uniform"] = torch.full((len(held_out),), uniform, dtype=torch.float64)
     return {
-        name: Baseline.from_values(values / math.log(2), len(validation))
+        name: Baseline.from_values(
+            values / math.log(2), len(validation), parameters=parameters.get(name)
+        )
         for name, values in nll.items()
     }
 

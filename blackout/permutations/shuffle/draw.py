@@ -19,6 +19,7 @@ from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import (
     CUTOFFS,
+    PUZZLE_METRICS,
     mean_scores,
     ndcg_scores,
     puzzle_scores,
@@ -32,6 +33,7 @@ from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     OutputNames,
     References,
     Samples,
@@ -59,6 +61,7 @@ PERFECT_SCORES = {
     "mae_normalised": 0.0,
     "gap": 0.0,
 }
+METRICS = {"nll_bits": MetricDescription("bits per permutation", "lower"), **PUZZLE_METRICS}
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class ShuffleDraw(Draw):
     references = References(
         suffixes=(*References().suffixes, "by_borders", "of_polar_tour_with_two_opt"),
         ideal=PERFECT_SCORES,
+        metrics=METRICS,
     )
 
     model: ShuffleDiffusion

@@ -74,6 +74,9 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     assert float(model.target.couplings.detach().abs().sum()) > 0 and model.sample(3).shape == (3, 9)
     drawn = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'out'}", "num_samples=50", "evaluate=true")
     assert drawn.code == 0, drawn.err
+    for folder in (ckpt / "samples" / "final", tmp_path / "out"):
+        saved = np.load(folder / "couplings.npz")
+        assert np.array_equal(saved["couplings"], model.target.couplings.detach()) and saved["field"].shape == (9,)
     said = json.loads((tmp_path / "out/metrics.json").read_text())
     values = said["values"]
     assert values["max_gradient_z_score"] > 2 and "at its maximum" in said["convergence"]
