@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from blackout.cli.families import load_family
-from blackout.errors import CommandParser, refuse, run_command
+from blackout.errors import CommandParser, escaped, refuse, run_command
 from blackout.files import numbered, request_key, results_folder
 
 PRINTED = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
@@ -83,7 +83,7 @@ def _run(family: Any, options: argparse.Namespace) -> None:
     with results_folder(folders, request_key(vars(options) | {"out": None})) as folder:
         result = annealing.run(folder)
     values = [f"{name} {result.values[name]:.5g}" for name in PRINTED if name in result.values]
-    print(f"{'  '.join(values)} ({result.seconds:.2f} CPU s); results in {folder}")
+    print(f"{'  '.join(values)} ({result.seconds:.2f} CPU s); results in {escaped(folder)}")
     if result.warning is not None:
         print(f"warning: {result.warning}")
 

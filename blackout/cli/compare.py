@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from blackout.cli.comparison_page import save_comparison
-from blackout.errors import CommandParser, refuse, run_command
+from blackout.errors import CommandParser, escaped, refuse, run_command
 from blackout.files import new_file
 
 
@@ -27,7 +27,7 @@ def _run(options: argparse.Namespace) -> None:
     refuse(not runs, f"{options.runs[0]}: no such run directory")
     path = new_file(options.out or Path("compare.html"), exact=options.out is not None)
     save_comparison(runs, path)
-    print(path)
+    print(escaped(path))
 
 
 if __name__ == "__main__":

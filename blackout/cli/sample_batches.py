@@ -18,7 +18,7 @@ from blackout.cli.metrics_file import write_scores
 from blackout.cli.pictures import Trajectory
 from blackout.component import Plain
 from blackout.distributed import rank
-from blackout.errors import printable
+from blackout.errors import escaped
 from blackout.files import replacing, sample_file, save_picture, save_tensors
 from blackout.protocols import Draw, Drawn, Samples, Watch
 
@@ -173,7 +173,7 @@ class SampleWriter(ExitStack):
         save_picture(picture, self._out / f"{self._draw.names.picture}.png")
         nfe = self._draw.nfe
         print(
-            f"{self._num_added} samples of {nfe} network evaluations in {printable(str(self._out))}"
+            f"{self._num_added} samples of {nfe} network evaluations in {escaped(self._out)}"
         )
         outputs = {} if self._outputs is None else self._outputs.write(self._out)
         if outputs or scores:
@@ -181,4 +181,4 @@ class SampleWriter(ExitStack):
             report = {**outputs, **scores, "values": values, **sample_provenance}
             path = self._out / "metrics.json"
             write_scores(report, path, self._draw.references)
-            print(f"scores in {path}")
+            print(f"scores in {escaped(path)}")

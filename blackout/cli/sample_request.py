@@ -12,7 +12,7 @@ from blackout.config.allowed_components import copy_plain_values, find_allowed
 from blackout.config.descriptions import add_defaults
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden, optional_path
-from blackout.errors import UserError, refuse
+from blackout.errors import UserError, escaped, refuse
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
@@ -98,7 +98,9 @@ def choose_dataset(run: Path, chosen: Any) -> Any:
     }
     dataset = {**trained, **typed}
     if dataset != chosen:
-        print(f"data: {dataset.get('path')}, with the settings of {run / 'config.yaml'}")
+        path = escaped(dataset.get("path"))
+        settings = escaped(run / "config.yaml")
+        print(f"data: {path}, with the settings of {settings}")
     return dataset
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
-from blackout.errors import UserError
+from blackout.errors import UserError, escaped
 from blackout.files import remove_parts, replacing_folder, request_key, write_json
 from blackout.safe_reading import available_memory, file_error, open_regular, read_mapping
 
@@ -353,4 +353,5 @@ def _changed_file(path: Path) -> UserError:
 def _report(path: Path, num_samples: int, location: Path) -> None:
     if rank() == 0:
         advice = "dataset.in_memory=true loads them"
-        print(f"{path.name}: {num_samples:,} samples stay on disk, in {location} ({advice})")
+        name = escaped(path.name)
+        print(f"{name}: {num_samples:,} samples stay on disk, in {escaped(location)} ({advice})")
