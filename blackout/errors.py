@@ -34,9 +34,16 @@ LAUNCHER_NUMBERS = (
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_STEP_NUM_TASKS",
+    "JSM_NAMESPACE_RANK",
+    "JSM_NAMESPACE_SIZE",
 )
 """Environment variables of torchrun, Lightning and SLURM that are whole numbers."""
-RANKS = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "WORLD_SIZE", "SLURM_PROCID": "SLURM_NTASKS"}
+RANKS = {
+    "RANK": "WORLD_SIZE",
+    "LOCAL_RANK": "WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+    "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",
+}
 """Number of a process -> number of processes, which is larger."""
 MAX_DIGITS = 9  # of such a number
 SIGNAL_CODE = 128  # plus the number of a signal: exit code of a command that it ended, as in shells

@@ -12,6 +12,7 @@ import reprlib
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -27,7 +28,13 @@ from blackout.config.allowed_components import check_components, copy_plain_valu
 from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import replacing_folder, save_tensors
-from blackout.safe_reading import open_regular, read_mapping
+from blackout.safe_reading import (
+    available_memory,
+    limit_memory,
+    open_regular,
+    read_mapping,
+    reading,
+)
 from blackout.training.checkpoint_files import (
     FORMAT,
     file_sha256,
@@ -309,9 +316,13 @@ def load_trained(
                 raise UserError(f"{path}: weight {name} is not finite; the model cannot be used")
         check_components(description.get("family"), "family", trusted)
 
-        # 2. Build the model.
-        family = instantiate(description["family"], "family")
-        model = family.build(description, tensors)
+        # 2. Build the model. A stranger's numbers can make this fail with any error, and ask for
+        # any memory; an error of a trusted component keeps its traceback.
+        problem = "the model of its description cannot be built"
+        building = nullcontext() if trusted else reading(path, problem)
+        with building, limit_memory(available_memory()):
+            family = instantiate(description["family"], "family")
+            model = family.build(description, tensors)
 
         # 3. Load the weights.
         difference = first_difference(weights, model.network.state_dict())
