@@ -75,10 +75,26 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
             yield part
             if durably:
                 _write_through(part)
+            _copy_mode(path, part)
             os.replace(part, path)
     finally:
         # still there after an error, or if both were links to one file, which renaming leaves
         part.unlink(missing_ok=True)
+
+
+def _copy_mode(old: Path, new: Path) -> None:
+    """Give a new file or folder the rights of the one that it replaces, if there is one."""
+    with suppress(OSError):  # there is none, or the file system has no rights
+        status = old.lstat()
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            new.chmod(stat.S_IMODE(status.st_mode))
+
+
+def copy_privacy(source: Path, folder: Path) -> None:
+    """Take from a new folder the rights of others that they do not have to a file or folder."""
+    mode = stat.S_IMODE(source.stat().st_mode)
+    others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
+    folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))
 
 
 @contextmanager
@@ -217,6 +233,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         part.mkdir()
         yield part
         if path.exists():
+            _copy_mode(path, part)
             os.replace(path, old)
         os.replace(part, path)
     finally:
@@ -369,7 +386,7 @@ def results_folder(
         marked = folder / mark
         if not results:
             # another process may mark it first, so the key is read below
-            with suppress(FileExistsError), marked.open("x") as file:
+            with suppress(FileExistsError), marked.open("x", encoding="utf-8") as file:
                 file.write(key)
         if marked.is_file() and marked.read_bytes() == key.encode():
             break

@@ -252,11 +252,11 @@ def available_memory() -> int:
     """Return the bytes of memory that are left: of the machine, its container and this process."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with suppress(OSError):  # without /proc the total memory of the machine counts
-        lines = re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+        lines = re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text(encoding="ascii"))
         limits += [1024 * int(line) for line in lines]
     for place in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no container, or "max"
-            limits.append(int(Path("/sys/fs/cgroup", place).read_text()))
+            limits.append(int(Path("/sys/fs/cgroup", place).read_text(encoding="ascii")))
     process_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if process_limit != resource.RLIM_INFINITY:
         with suppress(OSError):  # without /proc the memory of this process is not known
@@ -312,7 +312,7 @@ def limit_memory(extra: int) -> Iterator[None]:
 
 def _address_space() -> int:
     """Return the bytes of this process as `RLIMIT_AS` counts them."""
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     return num_pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from glob import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,11 +98,31 @@ def choose_dataset(run: Path, chosen: Any) -> Any:
         name: value for name, value in (chosen or {}).items() if is_overridden(f"dataset.{name}")
     }
     dataset = {**trained, **typed}
+    if not chosen:
+        dataset |= _without_writing(dataset, typed)
     if dataset != chosen:
         path = escaped(dataset.get("path"))
         settings = escaped(run / "config.yaml")
         print(f"data: {path}, with the settings of {settings}")
     return dataset
+
+
+def _without_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with which nothing is written next to a file that only a run names.
+
+    A run may come from a stranger. Rows of a large file are written next to it where its format
+    needs that, unless it is held in memory. Rows that are there come from a training of the user.
+
+    Args:
+        dataset: description of the data set.
+        typed: settings on the command line, which are the user's choice.
+    """
+    path = Path(str(dataset.get("path"))).expanduser()
+    has_rows = any(path.parent.glob(f"{escape(path.name)}.rows-*"))
+    is_stored_by_rows = path.suffix == ".npy"
+    if "in_memory" not in dataset or "in_memory" in typed or has_rows or is_stored_by_rows:
+        return {}
+    return {"in_memory": True}
 
 
 def parse_request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
 from blackout.errors import UserError, escaped
-from blackout.files import remove_parts, replacing_folder, request_key, write_json
+from blackout.files import copy_privacy, remove_parts, replacing_folder, request_key, write_json
 from blackout.safe_reading import available_memory, file_error, open_regular, read_mapping
 
 Array = npt.NDArray[Any]
@@ -296,6 +296,7 @@ def pack_rows(
             remove_parts(folder.parent, escape(folder.stem[:40]))
             if not folder.is_dir():
                 with replacing_folder(folder) as part:
+                    copy_privacy(path, part)
                     if not _write_rows(part, blocks(), np.uint8):
                         _write_rows(part, blocks(), np.int32)
 

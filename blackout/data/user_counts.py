@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, split_parts
+from blackout.data.count_data import MAX_LABEL_COUNTS, CountData, split_parts
 from blackout.data.count_statistics import is_underdispersed, load_samples
 from blackout.data.findings import Finding, findings
 from blackout.data.formats import (
@@ -610,6 +610,13 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
         return None
     array = np.asarray(array)
     ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
+    largest = int(array.max(initial=0))
+    max_classes = max(MAX_LABEL_COUNTS, len(array))
+    ensure(
+        largest < max_classes,
+        f"{name} must be below {max_classes:,}, got {largest:,}, because a model has weights for "
+        "every class: number the classes 0, 1, 2, ...",
+    )
     return torch.from_numpy(array.astype(np.int64))
 
 

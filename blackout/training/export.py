@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import reprlib
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -147,7 +149,7 @@ def check_replaceable(directory: Path) -> None:
     """Check that a model may be written to a folder: it is new, empty or contains a model.
 
     Raises:
-        UserError: the folder contains other files and no model, or is a link.
+        UserError: the folder contains other files and no model, or a pipe or device; or is a link.
     """
     refuse(
         directory.is_symlink(),
@@ -159,6 +161,11 @@ def check_replaceable(directory: Path) -> None:
                 f"{directory} contains {path.name} and no model of this program; "
                 "name another folder"
             )
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            is_file = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
+            refuse(not is_file, f"{path} is a pipe or a device, which cannot be kept: remove it")
 
 
 def _read_exported_description(directory: Path) -> dict[str, Any]:
