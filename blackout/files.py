@@ -237,6 +237,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             os.replace(path, old)
         os.replace(part, path)
     finally:
+        # a signal that came between the last two lines left no folder
+        if not os.path.lexists(path) and old.exists():
+            os.replace(old, path)
         for leftover in (part, old):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -432,7 +435,8 @@ def refuse_links(directory: Path, *names: str) -> None:
     """
     for name in names:
         path = directory / name
-        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+        is_inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
+        if path.is_symlink() and not is_inside:
             raise UserError(f"{path} is a link out of {directory}: nothing is written through it")
 
 

@@ -103,7 +103,7 @@ class LocalRequests:
         is_local = host in HOST_NAMES and (origin is None or origin in self._origins)
         if scope["type"] != "http" or not is_local:
             await _answer(scope, send, FORBIDDEN)
-        elif not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        elif not _is_allowed_length(length):
             await _answer(scope, send, TOO_LARGE)
         else:
             await self._pass_on(scope, receive, send)
@@ -137,6 +137,12 @@ class LocalRequests:
             if not has_started:
                 status = TIMED_OUT if isinstance(error, TimeoutError) else TOO_LARGE
                 await _answer(scope, send, status)
+
+
+def _is_allowed_length(text: str) -> bool:
+    """Return whether the announced length of a body is a number that is not too large."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_BODY_BYTES))
+    return is_number and int(text) <= MAX_BODY_BYTES
 
 
 class _BodyTooLargeError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from glob import escape
 from pathlib import Path
@@ -160,7 +161,7 @@ def remove_nulls(value: Any) -> Any:
 
 
 def _file_of(dataset: Any) -> tuple[str, Path]:
-    path = Path(str(dataset.get("path"))).expanduser().resolve()
+    path = Path(os.path.realpath(Path(str(dataset.get("path"))).expanduser()))
     return str(dataset.get("_target_")), path
 
 

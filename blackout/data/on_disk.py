@@ -284,7 +284,7 @@ def pack_rows(
     Raises:
         UserError: the disk is full, or the folder cannot be written.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     files = [path]
     if not path.is_file():
         files = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
