@@ -43,7 +43,7 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a device such as `meta` has no values
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
     accelerator = torch.accelerator.current_accelerator()
     if device.index is None and accelerator is not None and device.type == accelerator.type:

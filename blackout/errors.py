@@ -46,6 +46,12 @@ RANKS = {
 }
 """Number of a process -> number of processes, which is larger."""
 MAX_DIGITS = 9  # of such a number
+MEMORY_ADVICE = (
+    "close other programs, raise `ulimit -v`, or choose a smaller batch_size or num_samples"
+)
+# PyTorch has no type of its own for a CPU without memory, and libraries none for a full machine
+ALLOCATION_ERRORS = ("can't allocate memory", "out of memory", "can't start new thread")
+MAX_DETAIL = 200  # characters of a library's message about memory
 SIGNAL_CODE = 128  # plus the number of a signal: exit code of a command that it ended, as in shells
 
 
@@ -262,7 +268,12 @@ def errors_in_one_line(continues: bool = False) -> Iterator[None]:
             raise
         _leave(summary(error))
     except MemoryError as error:
-        _leave(f"not enough memory: {error}")
+        detail = f" ({error})" if str(error) else ""
+        _leave(f"not enough memory{detail}; {MEMORY_ADVICE}")
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ALLOCATION_ERRORS):
+            raise
+        _leave(f"not enough memory ({printable(str(error))[:MAX_DETAIL]}); {MEMORY_ADVICE}")
     except KeyboardInterrupt:
         advice = "; the same command continues from the last checkpoint" if continues else ""
         print(f"interrupted{advice}", file=sys.stderr)

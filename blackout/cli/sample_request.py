@@ -64,6 +64,9 @@ def load_requested(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, P
     settings = dict(config)
     if config["dataset"] or config["evaluate"] or is_simulated:
         settings["dataset"] = choose_dataset(ckpt, config["dataset"])
+    for name in config["trusted"]:
+        is_module = isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+        refuse(not is_module, f"trusted must be a list of names of modules, not {name!r} in it")
     model, family = load_trained(str(ckpt), settings, tuple(config["trusted"]))
     return model, family, ckpt
 
