@@ -64,7 +64,7 @@ def _limited_protocol() -> Any:
     """Return uvicorn's HTTP protocol, which also closes connections without a whole request."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class LimitedProtocol(H11Protocol):  # type: ignore[misc]
+    class LimitedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self.loop.call_later(SILENT_SECONDS, self._close_without_request)
