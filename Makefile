@@ -58,7 +58,7 @@ $(VENV)/documents: $(VENV)/installed
 
 lock:  ## write the newest versions that pyproject.toml allows to requirements.lock, from an environment of their own
 	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet --editable ".[test]"
+	.venv-lock/bin/python -m pip install --quiet --editable ".[test]" "pillow<13"  # as gradio, of the extra demo, needs
 	.venv-lock/bin/python -m pip freeze --exclude-editable > requirements.lock
 	rm -rf .venv-lock
 

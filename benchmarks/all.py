@@ -31,9 +31,9 @@ def main(argv: list[str] | None = None) -> None:
         for name, (program, own) in programs.items():
             part = Path(folder) / "part.json"
             program.main([*common, *own, "--json", str(part)])
-            found[name] = json.loads(part.read_text())
+            found[name] = json.loads(part.read_text(encoding="utf-8"))
             if options.json is not None:  # so that it is there if the next one fails
-                options.json.write_text(json.dumps(found, indent=2) + "\n")
+                options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

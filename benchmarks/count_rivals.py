@@ -149,7 +149,7 @@ def scvi(data: CountData) -> dict[str, Any]:
 def run(path: Path, data: CountData) -> dict[str, Any]:
     """A trained model, by its own sampler, and its closing bits."""
     model: Any = load_model(path)
-    values = json.loads((path / "metrics.json").read_text())["values"]
+    values = json.loads((path / "metrics.json").read_text(encoding="utf-8"))["values"]
     bits = values.get("bits_per_dim_test", values.get("test/bits_per_dim"))
     bits = bits["value"] if isinstance(bits, dict) else bits
     perceptron = any(isinstance(part, ResidualMLP) for part in model.averaged.modules())

@@ -26,7 +26,7 @@ STATES = {
 
 def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(paper, row) of every row."""
-    for paper, listed in yaml.safe_load(ROWS.read_text()).items():
+    for paper, listed in yaml.safe_load(ROWS.read_text(encoding="utf-8")).items():
         for row in listed:
             yield paper, row
 

@@ -40,7 +40,7 @@ def enhancers(path: Path, number: int, seed: int = 0) -> None:
     x = chain.draw(torch.ones(number, 200, 4, dtype=torch.float64), SampleStreams(seed, torch.arange(number)).step(0))
     sequences = ["".join("ACGT"[name] for name in row) for row in x.tolist()]
     columns = [activity(sequences, word) + 0.3 * rng.normal(size=number) for word in WORDS.values()]
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["seq", *WORDS])
         writer.writerows(zip(sequences, *(np.round(column, 4).tolist() for column in columns), strict=True))
@@ -55,7 +55,7 @@ def melodies(folder: Path, number: int, seed: int = 0) -> None:
         pitches = chain.draw(weights, SampleStreams(seed + 1 + split, torch.arange(n)).step(0)).numpy()
         np.save(folder / f"{name}.npy", np.argsort(key)[pitches].astype(np.int64))
     lines = (f"{name} {pitch}" for name, pitch in enumerate(key))
-    (folder / "descramble_key.txt").write_text("\n".join(lines) + "\n")
+    (folder / "descramble_key.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -129,7 +129,7 @@ def save_graph(graph: Graph, file: Path) -> None:
         [""] * len(graph.edges) if graph.edge_weights is None else [f" {w!r}" for w in graph.edge_weights.tolist()]
     )
     edges = [f"{i} {j}{w}" for (i, j), w in zip(graph.edges.tolist(), weights, strict=True)]
-    file.write_text("\n".join([f"# nodes: {graph.num_nodes}, first: 0", *edges]) + "\n")
+    file.write_text("\n".join([f"# nodes: {graph.num_nodes}, first: 0", *edges]) + "\n", encoding="utf-8")
 
 
 def run(given: argparse.Namespace) -> None:

@@ -86,7 +86,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")
         ]
         model = names[0] if names else model
     return {
@@ -108,7 +108,7 @@ def report(title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Name
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     if options.json is not None:
-        options.json.write_text(json.dumps({"title": title, "machine": place, "rows": list(rows)}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"title": title, "machine": place, "rows": list(rows)}, indent=2) + "\n", encoding="utf-8")
 
 
 def _text(value: Any) -> str:

@@ -60,7 +60,7 @@ def make(
                 continue
             subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
             if name:
-                report = json.loads((Path(command[-1].removeprefix("out=")) / "metrics.json").read_text())
+                report = json.loads((Path(command[-1].removeprefix("out=")) / "metrics.json").read_text(encoding="utf-8"))
                 found += read(run.name, name, report)
     return found
 

@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
             line += f"({row[f'{metric}_paired']:+.2f} +- {row[f'{metric}_paired_se']:.2f})"
         rows.append(row)
         print(f"{line}{row['seconds']:>8.1f} s", flush=True)
-    with options.out.with_suffix(".csv").open("w", newline="") as file:
+    with options.out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000, help="of boosting at most")
     options = parser.parse_args()
     if options.make:
-        options.file.write_text(made_up())
+        options.file.write_text(made_up(), encoding="utf-8")
     import lightgbm
     from sklearn.datasets import load_svmlight_file
 

@@ -45,7 +45,7 @@ def sources(seed: int, packages: list[str] | None = None) -> Iterator[tuple[Path
     for path in files:
         inside = path.relative_to(root)
         if packages is None or inside.parts[0] in packages:
-            yield inside, path.read_text(errors="replace")
+            yield inside, path.read_text(errors="replace", encoding="utf-8")
 
 
 def tokens(number: int, seed: int) -> dict[str, Array]:

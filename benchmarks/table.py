@@ -47,7 +47,7 @@ class Job:
 
     def values(self) -> Mapping[str, Any] | None:
         """What it reached; None before it has ended."""
-        content = json.loads(self.result.read_text()) if self.result.exists() else {}
+        content = json.loads(self.result.read_text(encoding="utf-8")) if self.result.exists() else {}
         complete = content.get("finished") is True if self.program == "train" else bool(content)
         return content.get("values", {}) if complete else None
 

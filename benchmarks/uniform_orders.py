@@ -60,7 +60,7 @@ def train(seed: int, folder: Path, settings: Sequence[str]) -> dict[str, Any]:
     ]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     run = folder / file.stem / "run"
-    scores = json.loads((run / "metrics.json").read_text())
+    scores = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     comparison = scores["comparisons"]["test/nll_bits"]
     model = load_model(run / "model")
     assert isinstance(model, CodeModel)

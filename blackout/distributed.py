@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,8 @@ from blackout.safe_reading import available_memory
 
 Result = TypeVar("Result")
 
+START_TIMEOUT = timedelta(minutes=5)  # in which all processes of a group must have started
+AGENT_TIMEOUT = timedelta(seconds=60)  # in which torchrun's agent, which runs already, answers
 REDUCTION_BLOCK = 1 << 24  # elements, so that a large CPU buffer never needs as much GPU memory
 
 
@@ -39,8 +42,8 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda", local_rank) if has_cuda else torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # a device such as `meta` has no values
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
     accelerator = torch.accelerator.current_accelerator()
     if device.index is None and accelerator is not None and device.type == accelerator.type:
@@ -74,7 +77,13 @@ def device_memory(device: torch.device) -> int | None:
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Make the processes that torchrun started a group inside, each with its own `device`."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    num_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    refuse(
+        num_processes == 1 and num_started() > 1,
+        f"srun started {num_started()} tasks, and each of them would draw all samples: "
+        "start one with --ntasks=1, which can start several by torchrun",
+    )
+    if num_processes == 1:
         yield
         return
     meet(device)
@@ -90,21 +99,58 @@ def meet(device: torch.device) -> None:
     The store of torchrun's agent outlives a group that it restarts, with the addresses of processes
     that have ended. Each start of the group therefore has its own keys. This works with one agent:
     agents on several machines do not know how often the others have restarted theirs.
+
+    Raises:
+        UserError: the others do not answer.
     """
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
     environment = os.environ
     options: dict[str, Any] = {}
     has_agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if has_agent_store and environment.get("GROUP_WORLD_SIZE") == "1":
-        port = int(environment["MASTER_PORT"])
-        store = dist.TCPStore(environment["MASTER_ADDR"], port, is_master=False)
-        options = {
-            "rank": int(environment["RANK"]),
-            "world_size": int(environment["WORLD_SIZE"]),
-            "store": dist.PrefixStore(environment["TORCHELASTIC_RESTART_COUNT"], store),
-        }
-    dist.init_process_group(dist.get_default_backend_for_device(device), **options)
+    has_one_agent = has_agent_store and environment.get("GROUP_WORLD_SIZE") == "1"
+    try:
+        if has_one_agent or not has_agent_store:
+            process_rank = int(environment["RANK"])
+            num_processes = int(environment["WORLD_SIZE"])
+            store = dist.TCPStore(
+                environment["MASTER_ADDR"],
+                int(environment["MASTER_PORT"]),
+                None if has_one_agent else num_processes,
+                is_master=process_rank == 0 and not has_one_agent,
+                timeout=AGENT_TIMEOUT if has_one_agent else START_TIMEOUT,
+            )
+            key = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+            options = {
+                "rank": process_rank,
+                "world_size": num_processes,
+                "store": dist.PrefixStore(key, store),
+            }
+        dist.init_process_group(dist.get_default_backend_for_device(device), **options)
+    except (RuntimeError, ValueError) as error:
+        raise _missing_group(error) from error
+
+
+def _missing_group(error: Exception) -> UserError:
+    """Return the error of processes that do not form a group."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    return UserError(
+        f"the processes of WORLD_SIZE={os.environ.get('WORLD_SIZE')} do not meet at {place} "
+        f"({reason}): start them with torchrun, or unset the variables that a launcher has left"
+    )
+
+
+def num_started() -> int:
+    """Return how many processes a launcher started by its environment variables, 1 without one.
+
+    SLURM sets the number of tasks in a batch script as well, in which it starts a single process.
+    """
+    environment = os.environ
+    num_processes = int(environment.get("WORLD_SIZE", "1"))
+    is_step = "SLURM_STEP_ID" in environment or int(environment.get("SLURM_PROCID", "0")) > 0
+    num_tasks = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
+    return max(num_processes, int(num_tasks) if is_step else 1)
 
 
 def world_size() -> int:

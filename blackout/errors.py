@@ -8,14 +8,51 @@ from __future__ import annotations
 
 import difflib
 import errno
+import io
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
+
+LAUNCHER_NUMBERS = (
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "MASTER_PORT",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_STEP_NUM_TASKS",
+    "JSM_NAMESPACE_RANK",
+    "JSM_NAMESPACE_SIZE",
+)
+"""Environment variables of torchrun, Lightning and SLURM that are whole numbers."""
+RANKS = {
+    "RANK": "WORLD_SIZE",
+    "LOCAL_RANK": "WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+    "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",
+}
+"""Number of a process -> number of processes, which is larger."""
+MAX_DIGITS = 9  # of such a number
+MEMORY_ADVICE = (
+    "close other programs, raise `ulimit -v`, or choose a smaller batch_size or num_samples"
+)
+# PyTorch has no type of its own for a CPU without memory, and libraries none for a full machine
+ALLOCATION_ERRORS = ("can't allocate memory", "out of memory", "can't start new thread")
+MAX_DETAIL = 200  # characters of a library's message about memory
+SIGNAL_CODE = 128  # plus the number of a signal: exit code of a command that it ended, as in shells
 
 
 class UserError(ValueError):
@@ -119,7 +156,8 @@ def summary(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.strerror:
         operation = "writing a file" if error.errno in DISK_ERRORS else type(error).__name__
-        return f"{error.filename or operation}: {error.strerror}"
+        name = operation if error.filename is None else os.fsdecode(error.filename)
+        return f"{name}: {error.strerror}{DISK_ADVICE.get(error.errno or 0, '')}"
     type_name = type(error).__name__
     line = (str(error).splitlines() or [""])[0]
     is_for_users = isinstance(error, ValueError | TypeError | ImportError)
@@ -144,6 +182,12 @@ DISK_ERRORS = frozenset(
     ]
 )
 """Errors of the operating system that the user can fix."""
+DISK_ADVICE = {
+    errno.EDQUOT: "; remove files, or choose a folder on another disk",
+    errno.EFBIG: "; raise the limit of `ulimit -f`, or choose a folder on another disk",
+    errno.ENOSPC: "; remove files, or choose a folder on another disk",
+}
+"""What to do about errors of a disk."""
 
 
 class CommandParser(ArgumentParser):
@@ -202,6 +246,7 @@ def errors_in_one_line(continues: bool = False) -> Iterator[None]:
     """
     try:
         with _warnings_in_one_line():
+            _escape_unencodable_output()
             _check_environment()
             yield
             if sys.stdout is not None:  # as Python has it where `>&-` closed standard output
@@ -223,7 +268,12 @@ def errors_in_one_line(continues: bool = False) -> Iterator[None]:
             raise
         _leave(summary(error))
     except MemoryError as error:
-        _leave(f"not enough memory: {error}")
+        detail = f" ({error})" if str(error) else ""
+        _leave(f"not enough memory{detail}; {MEMORY_ADVICE}")
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ALLOCATION_ERRORS):
+            raise
+        _leave(f"not enough memory ({printable(str(error))[:MAX_DETAIL]}); {MEMORY_ADVICE}")
     except KeyboardInterrupt:
         advice = "; the same command continues from the last checkpoint" if continues else ""
         print(f"interrupted{advice}", file=sys.stderr)
@@ -240,7 +290,7 @@ def run_command(
         parser: of the command line.
         words: of the command line; None for that of this process.
     """
-    with errors_in_one_line():
+    with errors_in_one_line(), _ended_by_signals():
         run(parser.parse_args(words))
 
 
@@ -249,30 +299,90 @@ def printable(text: str) -> str:
 
     Names come from files, and must not move a terminal's cursor.
     """
-    line = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return escaped(" ".join(text.split()))
+
+
+def escaped(name: object) -> str:
+    """Return a path or another name with control characters and invalid characters escaped."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name)
+    )
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End a command by SIGTERM or SIGHUP as by Ctrl-C, so that it removes its unfinished files."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Preempted(f"stopped by {signal.Signals(number).name}", SIGNAL_CODE + number)
+
+    # a signal that the user ignores, as `nohup` does, stays ignored
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main_thread and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _escape_unencodable_output() -> None:
+    """Make standard output and error escape what their encoding does not have, such as ± in ASCII.
+
+    Python would raise an error there, and names that are not UTF-8 have no encoding at all.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _check_environment() -> None:
-    """Refuse a launcher's variables that are not numbers.
+    """Refuse variables of a launcher that are no numbers, or that the others do not go with.
+
+    Such variables are left over in a shell. A process that takes itself for the second one of a
+    run would write nothing and hold no lock.
 
     Raises:
-        UserError: the first one.
+        UserError: names the variables, and what to unset or to set.
     """
-    names = (
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "NODE_RANK",
-        "GROUP_RANK",
-        "MASTER_PORT",
-    )
-    for name in names:
+    numbers = {}
+    for name in LAUNCHER_NUMBERS:
         value = os.environ.get(name)
-        if value is not None and not value.isdecimal():
-            problem = f"must be a whole number, not {value!r}"
-            raise UserError(f"the environment variable {name} {problem}")
+        if value is None:
+            continue
+        if not (value.isascii() and value.isdecimal() and len(value) <= MAX_DIGITS):
+            raise UserError(
+                f"the environment variable {name} must be a whole number, not {value!r}"
+            )
+        numbers[name] = int(value)
+    for rank, size in RANKS.items():
+        if rank in numbers and numbers[rank] >= numbers.get(size, 1):
+            total = f"{size}={numbers[size]}" if size in numbers else f"there is no {size}"
+            raise UserError(
+                f"the environment variable {rank}={numbers[rank]} is left over from a launcher, "
+                f"because {total}: unset {rank}"
+            )
+    is_launched = "TORCHELASTIC_RUN_ID" in os.environ
+    if not is_launched and numbers.get("WORLD_SIZE", 1) == 1:
+        return
+    needed = ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+    if is_launched:
+        needed += ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+    elif "LOCAL_RANK" not in os.environ:  # by which Lightning numbers the processes it starts
+        needed.append("RANK")
+    missing = [name for name in needed if name not in os.environ]
+    if missing:
+        source = "TORCHELASTIC_RUN_ID" if is_launched else f"WORLD_SIZE={numbers['WORLD_SIZE']}"
+        raise UserError(
+            f"the environment variable {source} is left over from a launcher, because there is no "
+            f"{missing[0]}: unset {source.partition('=')[0]}, or start the processes with torchrun"
+        )
 
 
 def _leave(message: str) -> NoReturn:

@@ -7,6 +7,7 @@ by `blackout.safe_reading`.
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import itertools
 import json
@@ -29,7 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import DISK_ERRORS, UserError, ensure, escaped, printable, refuse
 from blackout.protocols import OutputNames, Samples
 
 Array = npt.NDArray[Any]
@@ -39,6 +40,8 @@ PART = ".part"  # end of the hidden names of unfinished files and folders
 # starts of the names of files that training writes into a run's folder `samples`; no other file
 # there has such a name
 TRAINING_FILE_PREFIXES = ("step_", "final")
+# how a file system says that it has no hard links
+NO_HARD_LINKS = frozenset([errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP])
 MAX_AGE = 7 * 86400.0  # seconds after which unfinished samples are abandoned
 MAX_STEM_LENGTH = 40  # characters of a file's name that its hidden name repeats
 
@@ -68,14 +71,103 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _hidden_path(path, path.suffix if durably else "")
     try:
-        yield part
-        if durably:
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-        os.replace(part, path)
+        with _errors_naming(path, part):
+            yield part
+            if durably:
+                _write_through(part)
+            _copy_mode(path, part)
+            os.replace(part, path)
     finally:
         # still there after an error, or if both were links to one file, which renaming leaves
         part.unlink(missing_ok=True)
+
+
+def _copy_mode(old: Path, new: Path) -> None:
+    """Give a new file or folder the rights of the one that it replaces, if there is one."""
+    with suppress(OSError):  # there is none, or the file system has no rights
+        status = old.lstat()
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            new.chmod(stat.S_IMODE(status.st_mode))
+
+
+def copy_privacy(source: Path, folder: Path) -> None:
+    """Take from a new folder the rights of others that they do not have to a file or folder."""
+    mode = stat.S_IMODE(source.stat().st_mode)
+    others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
+    folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))
+
+
+@contextmanager
+def creating(path: Path, durably: bool = False) -> Iterator[Path]:
+    """Yield a hidden path, which becomes the new file `path` if the block ends without an error.
+
+    Unlike `replacing` it leaves a file alone that has appeared there meanwhile. Of two writers of
+    one name, one succeeds.
+
+    Args:
+        path: the file to write. Its folder is made.
+        durably: as for `replacing`.
+
+    Raises:
+        UserError: there is a file or link of this name.
+        OSError: the folder cannot be made or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _hidden_path(path, path.suffix if durably else "")
+    try:
+        with _errors_naming(path, part):
+            yield part
+            if durably:
+                _write_through(part)
+            _rename_new(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _rename_new(part: Path, path: Path) -> None:
+    """Rename a file to a name that is not taken.
+
+    Raises:
+        UserError: the name is taken.
+    """
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise UserError(
+            f"{path} has appeared meanwhile, and is not replaced: give another name, or remove it"
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        # A file system without hard links: reserve the name, then replace the empty file.
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            raise UserError(
+                f"{path} has appeared meanwhile, and is not replaced: "
+                "give another name, or remove it"
+            ) from None
+        os.replace(part, path)
+
+
+def _write_through(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _errors_naming(path: Path, part: Path) -> Iterator[None]:
+    """Give errors of a disk that name no file, or the hidden one, the name of the file.
+
+    A full disk is noticed when an open file is written, and that error has no name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, str(part)) and error.errno in DISK_ERRORS:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def _hidden_path(path: Path, suffix: str = "") -> Path:
@@ -137,13 +229,17 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _hidden_path(path)
     old = _hidden_path(path)
-    part.mkdir()
     try:
+        part.mkdir()
         yield part
         if path.exists():
+            _copy_mode(path, part)
             os.replace(path, old)
         os.replace(part, path)
     finally:
+        # a signal that came between the last two lines left no folder
+        if not os.path.lexists(path) and old.exists():
+            os.replace(old, path)
         for leftover in (part, old):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -293,7 +389,7 @@ def results_folder(
         marked = folder / mark
         if not results:
             # another process may mark it first, so the key is read below
-            with suppress(FileExistsError), marked.open("x") as file:
+            with suppress(FileExistsError), marked.open("x", encoding="utf-8") as file:
                 file.write(key)
         if marked.is_file() and marked.read_bytes() == key.encode():
             break
@@ -304,9 +400,9 @@ def results_folder(
     else:
         raise UserError(f"{refusal}, and nothing there is replaced: name a new folder")
     if results:
-        print(f"{folder} holds results of the same request, which are made again")
+        print(f"{escaped(folder)} holds results of the same request, which are made again")
     elif refusal:
-        print(f"{refusal}: the results of this request go to {folder}")
+        print(f"{printable(refusal)}: the results of this request go to {escaped(folder)}")
 
     # 2. Remove the mark if there are no results, finished or unfinished.
     try:
@@ -339,7 +435,8 @@ def refuse_links(directory: Path, *names: str) -> None:
     """
     for name in names:
         path = directory / name
-        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+        is_inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
+        if path.is_symlink() and not is_inside:
             raise UserError(f"{path} is a link out of {directory}: nothing is written through it")
 
 
@@ -444,7 +541,9 @@ def write_json(content: Any, path: Path) -> None:
         part.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 100) -> None:
+def save_picture(
+    picture: Any, path: Path, about: str | None = None, dpi: int = 100, *, is_new: bool = False
+) -> None:
     """Write a PIL image or a matplotlib figure as PNG, complete or not at all.
 
     Args:
@@ -452,10 +551,11 @@ def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 
         path: of the file.
         about: description that reports read from the file; None for the `Description` of an image.
         dpi: pixels per inch of a figure.
+        is_new: whether no file may be replaced; see `creating`.
     """
     if picture is None:
         return
-    with replacing(path) as part:
+    with (creating if is_new else replacing)(path) as part:
         if hasattr(picture, "savefig"):
             picture.savefig(part, format="png", dpi=dpi, metadata={"Description": about})
             return

@@ -15,6 +15,7 @@ import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from os.path import realpath
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,7 +55,8 @@ def open_regular(path: Path, within: Path | None = None) -> io.BufferedReader:
         UserError: it is something else, or elsewhere.
         OSError: it does not exist, or cannot be read.
     """
-    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+    # realpath, because the resolve() of pathlib raises a RuntimeError for links in a circle
+    if within is not None and not Path(realpath(path)).is_relative_to(realpath(within)):
         raise UserError(f"{path} is a link out of {within}: it is not followed")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -252,11 +254,11 @@ def available_memory() -> int:
     """Return the bytes of memory that are left: of the machine, its container and this process."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with suppress(OSError):  # without /proc the total memory of the machine counts
-        lines = re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
-        limits += [1024 * int(line) for line in lines]
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        limits += [1024 * int(line) for line in re.findall(r"MemAvailable:\s+(\d+)", text)]
     for place in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no container, or "max"
-            limits.append(int(Path("/sys/fs/cgroup", place).read_text()))
+            limits.append(int(Path("/sys/fs/cgroup", place).read_text(encoding="ascii")))
     process_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if process_limit != resource.RLIM_INFINITY:
         with suppress(OSError):  # without /proc the memory of this process is not known
@@ -315,7 +317,7 @@ def limit_memory(extra: int) -> Iterator[None]:
 
 def _address_space() -> int:
     """Return the bytes of this process as `RLIMIT_AS` counts them."""
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     return num_pages * os.sysconf("SC_PAGE_SIZE")
 
 

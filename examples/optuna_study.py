@@ -57,7 +57,7 @@ def main() -> None:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         trial.set_user_attr("run", str(run))
-        return float(json.loads((run / "metrics.json").read_text())["values"][arguments.score])
+        return float(json.loads((run / "metrics.json").read_text(encoding="utf-8"))["values"][arguments.score])
 
     study = optuna.create_study(
         storage=arguments.storage,

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--name", default="blackout", help="of the view")
     parser.add_argument("--show", action="store_true", help="list the panels and send nothing")
     given = parser.parse_args()
-    sections = panels(yaml.safe_load(LAYOUT.read_text()))
+    sections = panels(yaml.safe_load(LAYOUT.read_text(encoding="utf-8")))
     if given.show:
         for section, listed in sections.items():
             print(section, *(f"\n  {kind} {arguments}" for kind, arguments in listed))

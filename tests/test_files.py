@@ -3,13 +3,23 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from blackout.files import replacing, save_tensors, write_json
+from blackout.errors import UserError, summary
+from blackout.files import (
+    copy_privacy,
+    creating,
+    replacing,
+    replacing_folder,
+    save_tensors,
+    write_json,
+)
 from blackout.safe_reading import file_error
 
 
@@ -62,3 +72,99 @@ def test_tensors_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     save_tensors({"x": torch.zeros(2)}, tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "a").stat().st_mode
+
+
+def no_links(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_two_writers_of_a_new_file_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "new" / "file.txt"
+
+    def write_in_turn() -> None:
+        with creating(path) as one, creating(path) as other:
+            one.write_text("one")
+            other.write_text("other")
+
+    with pytest.raises(UserError, match="has appeared meanwhile"):
+        write_in_turn()
+    assert path.read_text() == "other" and list(path.parent.iterdir()) == [path]
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="has appeared meanwhile"), creating(path) as part:
+        part.write_text("three")
+    assert path.is_symlink() and not path.exists() and list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_json({}, path)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+    path.chmod(0o600)
+    write_json({"a": 1}, path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    with replacing_folder(folder) as part:
+        (part / "a").touch()
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "a").exists()
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o666, 0o755)])
+def test_a_folder_made_of_a_file_is_as_private(tmp_path: Path, mode: int, expected: int) -> None:
+    source, folder = tmp_path / "a", tmp_path / "b"
+    source.touch()
+    source.chmod(mode)
+    folder.mkdir()
+    folder.chmod(0o755)
+    copy_privacy(source, folder)
+    assert folder.stat().st_mode & 0o777 == expected
+
+
+@pytest.mark.parametrize("writing", [replacing, creating])
+def test_a_full_disk_is_named_by_the_file_and_what_to_do(tmp_path: Path, writing: Any) -> None:
+    path = tmp_path / "file.txt"
+    with pytest.raises(OSError) as raised, writing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as of an open file
+    assert summary(raised.value) == f"{path}: No space left on device; remove files, or choose a folder on another disk"
+
+    def write_into_a_folder() -> None:
+        with writing(path) as part:
+            part.mkdir()
+            try:
+                part.write_text("a")
+            finally:
+                part.rmdir()
+
+    with pytest.raises(IsADirectoryError) as named:
+        write_into_a_folder()
+    assert summary(named.value) == f"{path}: Is a directory"
+
+
+def test_a_folder_comes_back_if_a_signal_stops_its_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, moves = tmp_path / "folder", []
+    folder.mkdir()
+    (folder / "old").touch()
+    replace = os.replace
+
+    def stopped(old: Path, new: Path) -> None:
+        moves.append(new)
+        if len(moves) == 2:
+            raise KeyboardInterrupt
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt), replacing_folder(folder) as part:
+        (part / "new").touch()
+    assert [path.name for path in folder.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [folder]

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             line = json.dumps(row)
             print(line, flush=True)
             if options.json:
-                with options.json.open("a") as file:
+                with options.json.open("a", encoding="utf-8") as file:
                     file.write(f"{line}\n")
             rows.append(row)
     print("\n".join(format_table(rows)))

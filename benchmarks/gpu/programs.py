@@ -121,7 +121,7 @@ class StepTimer(Callback):
             "loss": float(loss),
             "device": device.type,
         }
-        self._file.write_text(json.dumps(values))
+        self._file.write_text(json.dumps(values), encoding="utf-8")
 
 
 class KillOnce(Callback):
@@ -321,7 +321,7 @@ def _time_training(setup: Setup, arguments: Sequence[str]) -> dict[str, Any]:
         "metrics=none",
     ]
     run_program("train", [*cifar10_recipe(setup), *SINGLE_DEVICE, *arguments, *timer])
-    return dict(json.loads(file.read_text()))
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def check_closing(setup: Setup, report: Report) -> None:
@@ -470,7 +470,7 @@ def check_evaluation(setup: Setup, report: Report) -> None:
         start = time.perf_counter()
         run_program("sample", arguments)
         seconds = time.perf_counter() - start
-        values = json.loads((out / "metrics.json").read_text())["values"]
+        values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))["values"]
         numbers = [value for value in values.values() if isinstance(value, int | float)]
         passed = bool(numbers) and all(map(math.isfinite, numbers))
         report.add(case, passed, seconds=seconds, **values)

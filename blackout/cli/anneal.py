@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from blackout.cli.families import load_family
-from blackout.errors import CommandParser, refuse, run_command
+from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
 from blackout.files import numbered, request_key, results_folder
+from blackout.safe_reading import parse_yaml
 
 PRINTED = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
 
@@ -83,7 +84,7 @@ def _run(family: Any, options: argparse.Namespace) -> None:
     with results_folder(folders, request_key(vars(options) | {"out": None})) as folder:
         result = annealing.run(folder)
     values = [f"{name} {result.values[name]:.5g}" for name in PRINTED if name in result.values]
-    print(f"{'  '.join(values)} ({result.seconds:.2f} CPU s); results in {folder}")
+    print(f"{'  '.join(values)} ({result.seconds:.2f} CPU s); results in {escaped(folder)}")
     if result.warning is not None:
         print(f"warning: {result.warning}")
 
@@ -92,13 +93,21 @@ def _parse_settings(words: list[str]) -> dict[str, Any]:
     """Return the settings of a target by name.
 
     Raises:
-        UserError: a word without "=".
+        UserError: a word without "=", or with a name or value that cannot be.
     """
     settings = {}
     for word in words:
         name, equals, value = word.partition("=")
         refuse(not equals, f"{word}: settings of the target are name=value, such as size=10")
-        settings[name] = yaml.safe_load(value)
+        refuse(
+            not name.isidentifier() or name.startswith("_"),
+            f"{word}: {name!r} is not the name of a setting",
+        )
+        try:
+            settings[name] = parse_yaml(value)
+        except (ValueError, yaml.YAMLError, RecursionError) as error:
+            reason = (str(error).splitlines() or ["it is too deep"])[0]
+            raise UserError(f"{word}: the value cannot be read: {reason}") from None
     return settings
 
 

@@ -18,7 +18,8 @@ from blackout.cli.sweeps import sweeping
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden
-from blackout.errors import UserError, error_context, refuse, summary
+from blackout.distributed import is_first, num_started
+from blackout.errors import RANKS, UserError, error_context, printable, refuse, summary
 from blackout.training.checkpoint_callback import AtomicCheckpointIO
 from blackout.training.data_module import check_sharding
 from blackout.training.family import ComponentFamily
@@ -101,6 +102,9 @@ def build_trainer(
     except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
         # These are how Lightning refuses arguments.
         raise UserError(f"trainer: {summary(error)}") from error
+    except RuntimeError as error:
+        # This is how it refuses SLURM's variables.
+        raise UserError(f"trainer: {printable(str(error))}") from error
     return trainer
 
 
@@ -174,18 +178,25 @@ def check_launch(trainer: pl.Trainer) -> None:
     """Refuse ways of starting several processes that cannot work.
 
     Each process that a job of a sweep started would run the whole sweep, and each of several nodes
-    without a common address would wait for the others for half an hour.
+    without a common address would wait for the others for half an hour. Processes that the Trainer
+    does not know of would all train the same model, and only the first would hold the run's lock.
 
     Raises:
         UserError: it is started in one of these ways.
     """
-    num_tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
-    if num_tasks.isdecimal() and int(num_tasks) > trainer.world_size:
+    num_processes = num_started()
+    if num_processes > 1 and trainer.world_size != num_processes:
         raise UserError(
-            f"srun has started {num_tasks} processes, but the Trainer has {trainer.world_size}: "
-            "each would train the same run; give trainer.devices=<tasks per node> "
-            "trainer.num_nodes=<nodes> trainer.strategy=ddp, as examples/slurm.sbatch does"
+            f"a launcher started {num_processes} processes, and the Trainer has "
+            f"{trainer.world_size}: give trainer.devices=<processes on each node> "
+            "trainer.num_nodes=<nodes> trainer.strategy=ddp, as examples/slurm.sbatch does, or "
+            "start one process (srun --ntasks=1)"
         )
+    refuse(
+        trainer.world_size == 1 and not is_first(),
+        "this process takes itself for another one than the first, by a variable that a launcher "
+        f"has left: unset {', '.join(sorted(RANKS.keys() & os.environ.keys()))}",
+    )
     environment = getattr(trainer.strategy.launcher, "cluster_environment", None)
     is_external = getattr(environment, "creates_processes_externally", True)
     if is_external:

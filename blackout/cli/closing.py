@@ -20,10 +20,11 @@ from blackout.cli.finished_runs import with_earlier
 from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.pictures import Trajectory, print_run
 from blackout.cli.provenance import command_line, provenance
-from blackout.cli.report_page import save_report
+from blackout.cli.report_page import LivePage
 from blackout.cli.score import save_figure
 from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
 from blackout.config.settings import is_overridden
+from blackout.errors import escaped
 from blackout.files import sample_file, save_picture
 from blackout.protocols import Draw, Source, Split
 from blackout.training.callbacks import Scores, draw_first
@@ -129,12 +130,12 @@ def finish_run(
     write_scores(with_earlier(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
-    page = save_report(run)
+    LivePage(run).finish()
     log_results(trainer, values, run)
     print_run(run, source.facts.get("shape", ()))
-    print(f"samples: {run / 'samples' / 'final.png'}")
-    print(f"model:   {run / 'model'}")
-    print(f"report:  {page}")
+    print(f"samples: {escaped(run / 'samples' / 'final.png')}")
+    print(f"model:   {escaped(run / 'model')}")
+    print(f"report:  {escaped(run / 'report.html')}")
 
 
 def drop_unaffordable_scores(

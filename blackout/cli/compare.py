@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blackout.cli.comparison_page import save_comparison
 from blackout.cli.sweep_table import SUMMARY, is_sweep, runs_of_sweep
-from blackout.errors import CommandParser, refuse, run_command
+from blackout.errors import CommandParser, escaped, refuse, run_command
 from blackout.files import new_file
 
 
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> None:
         runs += _runs_in(folder)
     path = new_file(options.out or Path("compare.html"), exact=options.out is not None)
     save_comparison(runs, path)
-    print(path)
+    print(escaped(path))
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import os
 import re
-import statistics
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from blackout.cli.curves import curve_panels
+import numpy as np
+
+from blackout.cli.curves import curve_panels, read_curves
 from blackout.cli.pages import load_picture, save_page
 from blackout.cli.run_results import best_row, place_label, read_scores, read_settings
 from blackout.component import leaves
 from blackout.config.allowed_components import copy_plain_values
+from blackout.errors import UserError, summary
 
 Values: TypeAlias = Mapping[str, Any]
 Scores: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -48,21 +51,22 @@ class Column(NamedTuple):
 
 
 def save_comparison(runs: Sequence[Path], path: Path) -> None:
-    """Write a page that compares runs, from the files in their directories.
+    """Write a new page that compares runs, from the files in their directories.
+
+    A run that cannot be read is left out with a warning.
 
     Raises:
-        UserError: not a run directory, or a file in it is damaged.
+        UserError: no run can be read; or a file has appeared at `path` meanwhile.
     """
     # 1. Read scores and settings.
+    runs, contents, settings = _read_runs(runs)
     names = [f"{run.absolute().parent.name}/{run.absolute().name}" for run in runs]
-    contents = [read_scores(run) for run in runs]
     scores = [flatten_scores(content, "values") for content in contents]
     references: dict[str, Any] = {}
     descriptions: dict[str, Any] = {}
     for content in contents:
         references |= flatten_scores(content, "references")
         descriptions |= flatten_scores(content, "metric_descriptions")
-    settings = [dict(leaves(copy_plain_values(read_settings(run), str(run)))) for run in runs]
 
     # 2. Choose columns: settings that differ, and scores.
     all_settings = sorted({name for values in settings for name in values})
@@ -84,13 +88,14 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     numbers = [[values.get(name) for name in columns] for values in scores]
     reports = [run / "report.html" for run in runs]
     links = [
-        quote(os.path.relpath(report, path.parent)) if report.exists() else None
+        quote(os.fsencode(os.path.relpath(report, path.parent))) if report.exists() else None
         for report in reports
     ]
     curve_files = {name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)}
     save_page(
         "compare.html",
         path,
+        is_new=True,
         title=f"{len(runs)} runs" if len(runs) > 1 else names[0],
         head=("run", *columns, *setting_names),
         num_settings=len(setting_names),
@@ -104,6 +109,38 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
             for name, run in zip(names, runs, strict=True)
         ],
     )
+
+
+def _read_runs(
+    runs: Sequence[Path],
+) -> tuple[list[Path], list[dict[str, dict[str, Any]]], list[dict[str, Any]]]:
+    """Return the runs that can be read, their scores by place and their settings by dotted name.
+
+    Raises:
+        UserError: no run can be read; the reason is that of the first one.
+    """
+    readable: list[Path] = []
+    contents = []
+    all_settings = []
+    first_error: UserError | None = None
+    for run in runs:
+        try:
+            scores = read_scores(run)
+            settings = dict(leaves(copy_plain_values(read_settings(run), str(run))))
+            read_curves(run / "metrics.csv")
+        except (UserError, OSError) as error:
+            reason = error if isinstance(error, UserError) else UserError(summary(error))
+            first_error = first_error or reason
+            continue
+        readable.append(run)
+        contents.append(scores)
+        all_settings.append(settings)
+    if first_error is not None and not readable:
+        raise first_error
+    if first_error is not None:
+        num_odd = len(runs) - len(readable)
+        warnings.warn(f"left out {num_odd} of {len(runs)} runs: {first_error}", stacklevel=3)
+    return readable, contents, all_settings
 
 
 def flatten_scores(contents: Scores, part: str) -> dict[str, Any]:
@@ -186,11 +223,12 @@ def seed_table(
         errors.append([])
         for name in columns:
             column = [scores[i].get(name) for i in runs]
-            numbers = [value for value in column if isinstance(value, int | float)]
-            means[-1].append(statistics.fmean(numbers) if numbers else None)
-            is_spread = len(numbers) > 1
-            error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if is_spread else 0.0
-            errors[-1].append(error)
+            numbers = np.array([value for value in column if isinstance(value, int | float)], float)
+            with np.errstate(all="ignore"):  # squares of large scores may overflow
+                means[-1].append(float(numbers.mean()) if len(numbers) else None)
+                is_spread = len(numbers) > 1
+                deviation = float(numbers.std(ddof=1)) if is_spread else 0.0
+            errors[-1].append(deviation / math.sqrt(max(1, len(numbers))))
     cells = [(f"{len(runs)} seeds",) for runs in groups.values()]
     return {
         "head": ("runs", *columns, *names),

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from blackout.errors import CommandParser, run_command
+from blackout.errors import CommandParser, escaped, run_command
 from blackout.training.export import load_trained
 
 
@@ -52,12 +52,12 @@ def _run(options: argparse.Namespace) -> None:
     codec = family.codec(model)
     if options.action == "decode":
         samples = codec.decode(options.file, options.out)
-        print(f"wrote {samples:,} samples to {options.out}")
+        print(f"wrote {samples:,} samples to {escaped(options.out)}")
         return
     report = codec.encode(options.file, options.out, options.steps, options.batch_size)
     print(format_sizes(report))
     seconds = time.perf_counter() - start
-    print(f"wrote {options.out} and decoded it again in {seconds:.0f} s")
+    print(f"wrote {escaped(options.out)} and decoded it again in {seconds:.0f} s")
 
 
 def format_sizes(report: Any) -> str:

@@ -6,10 +6,12 @@ Needs pip install "blackout-diffusion[demo]". The page can be reached from this 
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from blackout.cli.demo_page import DemoModel, build_page
-from blackout.errors import CommandParser, run_command
+from blackout.cli.demo_server import serve
+from blackout.errors import CommandParser, escaped, run_command
 
 
 def main(words: list[str] | None = None) -> None:
@@ -32,12 +34,15 @@ def _run(options: argparse.Namespace) -> None:
     demo = DemoModel(options.ckpt, tuple(options.trusted))
     if options.space:
         demo.save_space(options.space)
-        command = f"hf upload <name> {options.space} --repo-type space"
-        print(f"wrote {options.space}; `{command}` uploads it to the hub")
+        folder = escaped(options.space)
+        print(
+            f"wrote {folder}; `hf upload <name> {folder} --repo-type space` uploads it to the hub"
+        )
         return
     page = build_page(demo)
     demo.draw(1, steps=1)  # the first draw compiles and loads; the page need not wait for it
-    page.launch(server_name="127.0.0.1", server_port=options.port, share=False, footer_links=[])
+    with suppress(KeyboardInterrupt):  # Ctrl-C is the way to stop it
+        serve(page, options.port)
 
 
 if __name__ == "__main__":

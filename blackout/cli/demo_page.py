@@ -8,18 +8,20 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+import yaml
 from numpy.typing import NDArray
 from PIL import Image
 
 from blackout.cli.pictures import Trajectory
-from blackout.errors import UserError, refuse
-from blackout.files import refuse_address
+from blackout.errors import UserError, escaped, refuse
+from blackout.files import refuse_address, replacing_folder
 from blackout.protocols import Draw, Samples
 from blackout.training.export import load_trained
 
@@ -34,6 +36,8 @@ DEFAULT_STEPS = 40  # of the sampler at first, at most
 MAX_STEPS_FACTOR = 4  # the slider of steps reaches this many times the model's own number
 MIN_MAX_STEPS = 100
 STROKE_SHARE = 0.3  # of a pixel that must be painted for it to belong to the hole
+MAX_SEED = 2**63 - 1
+MAX_GUIDANCE = 5.0
 ANY_CLASS = "any"  # choice of the page for samples of all classes
 BRUSH_WIDTHS = 8  # the brush is an eighth of the picture
 LIVE_UPDATES = {"show_progress": "hidden", "trigger_mode": "always_last"}
@@ -116,9 +120,17 @@ class DemoModel:
             guidance: towards the class; 1 for none.
             temperature: share of the steps that are taken. At 1 samples start from noise; below 1
                 they start from held-out images, noised as far, and there is no guidance.
+
+        Raises:
+            UserError: a number out of range, or no such class.
         """
+        _check_whole("samples", number, 1, MAX_SAMPLES)
+        _check_whole("seed", seed, 0, MAX_SEED)
+        _check_number("guidance", guidance, MAX_GUIDANCE)
+        _check_number("temperature", temperature, 1.0)
         request = self._request(number, steps)
         if label is not None:
+            refuse(label not in self.classes, f"there is no class {label!r}")
             request["classes"] = [self.classes.index(label)]
             if guidance != 1:
                 sampler = request.get("sampler", {})
@@ -144,8 +156,10 @@ class DemoModel:
             steps: of the sampler; None for the model's own.
 
         Raises:
-            UserError: the hole is the whole image, or the data are not images.
+            UserError: the hole is the whole image, or the data are not images; or a number is out
+                of range.
         """
+        _check_whole("seed", seed, 0, MAX_SEED)
         if self.image is None or hole.shape != self.image.shape[:2] or hole.all():
             raise UserError("a hole must leave a part of the image")
         mask = np.broadcast_to(~hole[..., None], self.image.shape)
@@ -166,7 +180,12 @@ class DemoModel:
             survival: probability with which a unit is kept.
             seed: of the samples.
             number: of samples.
+
+        Raises:
+            UserError: a number out of range.
         """
+        _check_number("the share that is left", survival, 1.0)
+        _check_whole("seed", seed, 0, MAX_SEED)
         draw = self.family.draw(self.model, self._request(number, None))
         panels = self.family.restoration_panels(
             draw, self._held_out(1), survival, torch.arange(number), seed
@@ -188,17 +207,32 @@ class DemoModel:
         Raises:
             UserError: the folder exists, or is the address of a store.
         """
-        refuse(folder.exists(), f"--space {folder}: it exists; give a new folder")
         refuse_address(folder)
-        self.model.save_pretrained(folder / "model")
-        (folder / "app.py").write_text(APP)
-        (folder / "requirements.txt").write_text("blackout-diffusion[demo]\n")
-        card = f"---\ntitle: {self.name}\nsdk: gradio\napp_file: app.py\n---\n"
-        (folder / "README.md").write_text(card)
+        try:
+            folder.mkdir(parents=True)  # nobody else can take the name while the model is written
+        except FileExistsError:
+            raise UserError(f"--space {folder}: it exists; give a new folder") from None
+        metadata = {"title": escaped(self.name), "sdk": "gradio", "app_file": "app.py"}
+        texts = {
+            "app.py": APP,
+            "requirements.txt": "blackout-diffusion[demo]\n",
+            "README.md": f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n",
+        }
+        try:
+            with replacing_folder(folder) as part:
+                self.model.save_pretrained(part / "model")
+                for name, text in texts.items():
+                    (part / name).write_text(text, encoding="utf-8")
+        except BaseException:  # a full disk, or a signal: the name is free again
+            with suppress(OSError):  # another process has put something there
+                folder.rmdir()
+            raise
 
     def _request(self, number: int, steps: int | None) -> dict[str, Any]:
         """Return settings of `sample.py`."""
         request: dict[str, Any] = {"num_samples": number}
+        if steps is not None:
+            _check_whole("steps", steps, 1, max_steps(self.steps))
         if steps is not None and self.steps is not None:
             request[self._steps_section] = {"num_steps": steps}
         return request
@@ -217,6 +251,33 @@ class DemoModel:
         if not pictures:
             raise UserError("samples of this model have no pictures")
         return pictures
+
+
+def max_steps(steps: int | None) -> int:
+    """Return the largest number of steps that can be asked for, of a sampler that has `steps`."""
+    return max(MAX_STEPS_FACTOR * (steps or 1), MIN_MAX_STEPS)
+
+
+def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+    """Refuse what is not a whole number in a range, as a page's own controls are.
+
+    Raises:
+        UserError: names the value.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    message = f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
+    refuse(not is_whole or not least <= value <= most, message)
+
+
+def _check_number(name: str, value: Any, most: float) -> None:
+    """Refuse what is not a number above 0 and at most `most`.
+
+    Raises:
+        UserError: names the value.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_allowed = is_number and 0 < value <= most
+    refuse(not is_allowed, f"{name} must be above 0 and at most {most}, not {value!r}")
 
 
 def _pictures(draw: Draw, states: Sequence[Samples]) -> list[Image.Image]:
@@ -256,8 +317,11 @@ def build_page(demo: DemoModel) -> Any:
         )
 
     def show(time_share: float, *settings: Any) -> Image.Image:
-        pictures = draw(*settings)
-        return pictures[round(time_share * (len(pictures) - 1))]
+        with _errors_on_the_page(gradio):
+            is_share = isinstance(time_share, int | float) and 0 <= time_share <= 1
+            refuse(not is_share, f"a time must be from 0 to 1, not {time_share!r}")
+            pictures = draw(*settings)
+            return pictures[round(time_share * (len(pictures) - 1))]
 
     def play() -> Iterator[float]:
         for k in range(PLAY_FRAMES + 1):
@@ -265,7 +329,6 @@ def build_page(demo: DemoModel) -> Any:
             yield k / PLAY_FRAMES
 
     default_steps = demo.steps or 1
-    max_steps = max(MAX_STEPS_FACTOR * default_steps, MIN_MAX_STEPS)
     has_classes = bool(demo.classes)
     with gradio.Blocks(title=demo.name, analytics_enabled=False) as page:
         gradio.Markdown(f"## {demo.name}")
@@ -281,10 +344,12 @@ def build_page(demo: DemoModel) -> Any:
                     label="class",
                     visible=has_classes,
                 )
-                guidance = gradio.Slider(1, 5, 1, step=0.25, label="guidance", visible=has_classes)
+                guidance = gradio.Slider(
+                    1, MAX_GUIDANCE, 1, step=0.25, label="guidance", visible=has_classes
+                )
                 steps = gradio.Slider(
                     1,
-                    max_steps,
+                    max_steps(default_steps),
                     min(default_steps, DEFAULT_STEPS),
                     step=1,
                     label="steps",
@@ -325,7 +390,9 @@ def _add_filling(gradio: Any, demo: DemoModel, steps: Any, seed: Any) -> None:
         )
         hole = cells.mean((1, 3)) > STROKE_SHARE
         # samples that fill a hole cost several times as much, so they get half of the steps
-        return demo.fill(hole, NUM_FILLED, first_seed, max(1, num_steps // 2))[-1]
+        with _errors_on_the_page(gradio):
+            _check_whole("steps", num_steps, 1, max_steps(demo.steps))
+            return demo.fill(hole, NUM_FILLED, first_seed, max(1, num_steps // 2))[-1]
 
     gradio.Markdown("### Draw a hole, and see what may have been there")
     with gradio.Row():
@@ -347,4 +414,18 @@ def _add_restoration(gradio: Any, demo: DemoModel, seed: Any) -> None:
     )
     survival = gradio.Slider(0.05, 0.95, 0.3, step=0.05, label="share of the units that is left")
     restored = gradio.Image(show_label=False, format="png", interactive=False)
-    gradio.on(None, demo.restore, [survival, seed], restored, **LIVE_UPDATES)
+
+    def restore(share: float, first_seed: int) -> Image.Image:
+        with _errors_on_the_page(gradio):
+            return demo.restore(share, first_seed)
+
+    gradio.on(None, restore, [survival, seed], restored, **LIVE_UPDATES)
+
+
+@contextmanager
+def _errors_on_the_page(gradio: Any) -> Iterator[None]:
+    """Show a user's mistake on the page, without a traceback in the terminal."""
+    try:
+        yield
+    except UserError as error:
+        raise gradio.Error(str(error), print_exception=False) from None

@@ -16,7 +16,7 @@ from blackout.cli.run_directory import UNRELATED_SETTINGS
 from blackout.component import leaves
 from blackout.config.descriptions import add_defaults
 from blackout.distributed import is_first
-from blackout.errors import UserError, refuse
+from blackout.errors import UserError, escaped, refuse
 from blackout.files import write_json
 from blackout.protocols import Source
 from blackout.safe_reading import read_mapping
@@ -145,16 +145,17 @@ def check_not_shorter(max_steps: int, steps: int, run: Path) -> None:
         )
 
 
-def _print_end(run: Path, steps: int, ignored_groups: list[str]) -> None:
+def _print_end(run_directory: Path, steps: int, ignored_groups: list[str]) -> None:
     """Print that a run has ended, where its results are, and what can be done.
 
     Args:
-        run: the run's directory.
+        run_directory: of the run.
         steps: after which it ended.
         ignored_groups: groups of settings in which this start differs.
     """
+    run = escaped(run_directory)
     print(f"run:     {run} has ended after {steps:,} steps; nothing is changed")
-    print(f"results: {run / RESULTS}, {run / 'report.html'}, {run / 'model'}, {run / 'samples'}")
+    print(f"results: {run}/{RESULTS}, {run}/report.html, {run}/model, {run}/samples")
     print("next:    a longer trainer.max_steps continues this run, another run_id starts a new one")
     if ignored_groups:
         groups = ", ".join(ignored_groups)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 import shlex
 from contextlib import suppress
 from functools import lru_cache
@@ -20,8 +21,8 @@ from PIL import Image
 
 from blackout.cli.run_results import place_label, score_cards
 from blackout.component import leaves
-from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.errors import escaped
+from blackout.files import creating, replacing
 from blackout.safe_reading import open_regular
 
 MAX_PICTURE_BYTES = 400_000  # larger pictures are made smaller
@@ -29,11 +30,20 @@ MAX_ANIMATION_BYTES = 4_000_000
 REDUCED_SIDE = 1000  # pixels of the longer side of a picture that was made smaller
 WEBP_QUALITY = 80
 MAX_DESCRIPTION = 2000  # characters of a picture's description
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that no page shows, but for tabs and ends of lines."""
 PICTURE_CACHE = 512  # pictures that are remembered for the next page of a run
 
 
-def _format_number(value: Any) -> Any:
-    return f"{value:.5g}" if isinstance(value, float) else value
+def _format_value(value: Any) -> Any:
+    """Return a value as a page shows it; control and invalid characters of text are escaped."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return CONTROL_CHARACTERS.sub(_escape_match, value) if type(value) is str else value
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    return escaped(match[0])
 
 
 def _allow_breaks(name: str) -> Markup:
@@ -43,7 +53,7 @@ def _allow_breaks(name: str) -> Markup:
 
 def _read_asset(name: str) -> Markup:
     """Return a file of this package, which is not escaped."""
-    return Markup((Path(__file__).with_name("templates") / name).read_text())
+    return Markup((Path(__file__).with_name("templates") / name).read_text(encoding="utf-8"))
 
 
 def _policy(**contents: str) -> str:
@@ -65,7 +75,7 @@ PAGES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
-    finalize=_format_number,
+    finalize=_format_value,
 )
 PAGES.filters |= {"leaves": leaves, "quoted": shlex.quote, "breakable": _allow_breaks}
 PAGES.globals |= {
@@ -78,10 +88,16 @@ PAGES.globals |= {
 }
 
 
-def save_page(template: str, path: Path, **content: Any) -> None:
-    """Write the page of a template."""
-    with replacing(path) as part:
-        part.write_text(PAGES.get_template(template).render(content), encoding="utf-8")
+def render_page(template: str, **content: Any) -> bytes:
+    """Return the page of a template, in UTF-8."""
+    return PAGES.get_template(template).render(content).encode("utf-8", "backslashreplace")
+
+
+def save_page(template: str, path: Path, *, is_new: bool = False, **content: Any) -> None:
+    """Write the page of a template, to a new file if `is_new`; see `creating`."""
+    page = render_page(template, **content)
+    with (creating if is_new else replacing)(path) as part:
+        part.write_bytes(page)
 
 
 class Picture(NamedTuple):
@@ -96,8 +112,9 @@ class Picture(NamedTuple):
 
 def load_picture(path: Path, title: str, run: Path) -> Picture | None:
     """Return a picture file of a run, made smaller if it is large; None if it cannot be read."""
-    # the page is written without a picture that is missing or damaged
-    with suppress(OSError, UserError, Image.DecompressionBombError):
+    # The page is written without a picture that is missing or damaged. A decoder of damaged files
+    # raises errors of nearly any type.
+    with suppress(Exception):
         status = path.stat()
         return _load_picture(path, title, run, (status.st_mtime_ns, status.st_size))
     return None

@@ -23,6 +23,7 @@ SHOWING_FLAGS = frozenset(
     ["--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "-sc"]
 )
 """Flags of Hydra with which the program only shows something."""
+MAX_WORD = 40  # characters of a word of the command line that a message repeats
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -64,6 +65,8 @@ def run(main: Callable[[], object], program: str) -> None:
         try:
             main()
         except COMPOSITION_ERRORS as error:
+            if isinstance(error.__cause__ or error.__context__, MemoryError):
+                raise MemoryError("settings cannot be composed") from error
             raise UserError(explain(error, program, words)) from error
         if failed_tables:
             print(f"{len(failed_tables)} job(s) failed: {failed_tables[-1]}", file=sys.stderr)
@@ -85,6 +88,8 @@ def _refuse_values_for_groups(words: list[str]) -> None:
             override = parser.parse_override(word)
         except HydraException:  # explained when Hydra itself has refused it
             continue
+        except ValueError:  # a whole number of more digits than Python reads
+            raise UserError(f"{word[:MAX_WORD]}...: the value is too large a number") from None
         group = override.key_or_group
         is_group = override.package is not None or (CONF / group).is_dir()
         is_value = not override.is_delete() and not override.is_sweep_override()

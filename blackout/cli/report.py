@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 
 from blackout.cli.report_page import save_report
-from blackout.errors import CommandParser, run_command
+from blackout.errors import CommandParser, UserError, escaped, run_command, summary
 
 
 def main(words: list[str] | None = None) -> None:
@@ -17,8 +18,17 @@ def main(words: list[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    first_error: UserError | None = None
     for run in options.runs:
-        print(save_report(run))
+        try:
+            print(escaped(save_report(run)))
+        except (UserError, OSError) as error:  # the pages of the other runs are written first
+            reason = error if isinstance(error, UserError) else UserError(summary(error))
+            if first_error is not None:
+                warnings.warn(f"no page of {run}: {reason}", stacklevel=1)
+            first_error = first_error or reason
+    if first_error is not None:
+        raise first_error
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ import yaml
 from blackout.cli.curves import curve_panels
 from blackout.cli.metrics_file import comparison_rows
 from blackout.cli.pages import Picture, load_picture, save_page
-from blackout.cli.run_results import MAX_FILE_BYTES, read_scores, read_settings
-from blackout.errors import UserError
+from blackout.cli.run_results import MAX_FILE_BYTES, read_part, read_scores, read_settings
+from blackout.errors import summary
 from blackout.safe_reading import open_regular, read_mapping
 
 MAX_PICTURE_CHARACTERS = 16_000_000  # of all pictures in a page; further ones are only named
@@ -31,7 +31,7 @@ FIRST_PICTURES = ("grid", "reconstruction")  # stems of pictures that come first
 
 
 class LivePage:
-    """Writes report.html of a run that trains; errors do not stop the run.
+    """Writes report.html of a run that trains; an error is a warning and does not stop the run.
 
     Args:
         run: the run directory.
@@ -40,17 +40,32 @@ class LivePage:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._next_time = 0.0
+        self._has_failed = False
 
     def __call__(self) -> None:
         """Write the page if enough time has passed since the last one."""
         start = time.monotonic()
         if start < self._next_time:
             return
-        # a page that cannot be written must not stop training; the last one, at its end, may raise
-        with suppress(OSError, UserError):
-            save_report(self._run, refresh=max(MIN_SECONDS, self._next_time - start))
+        self._save(refresh=max(MIN_SECONDS, self._next_time - start))
         seconds = time.monotonic() - start
         self._next_time = start + max(MIN_SECONDS, seconds / MAX_TIME_SHARE)
+
+    def finish(self) -> None:
+        """Write the page of a run that has ended."""
+        self._has_failed = False
+        self._save(refresh=None)
+
+    def _save(self, refresh: float | None) -> None:
+        # Files of others in the folder of the run can cause any error, which must not end a run of
+        # days: the page that is there stays, and the first error is a warning.
+        try:
+            save_report(self._run, refresh=refresh)
+        except Exception as error:
+            if not self._has_failed:
+                page = self._run / "report.html"
+                warnings.warn(f"{page} cannot be written: {summary(error)}", stacklevel=2)
+            self._has_failed = True
 
 
 def save_report(run: Path, refresh: float | None = None) -> Path:
@@ -66,9 +81,9 @@ def save_report(run: Path, refresh: float | None = None) -> Path:
     settings = read_settings(run)
     scores = read_scores(run)
     final = scores.get("metrics.json", {})
-    warnings: list[Any] = []
+    warning_lines: list[Any] = []
     for content in scores.values():
-        warnings += [*content.get("warnings", ()), content.get("warning")]
+        warning_lines += [*content["warnings"], content.get("warning")]
     pictures = collect_pictures(run, scores)
     save_page(
         "report.html",
@@ -80,9 +95,10 @@ def save_report(run: Path, refresh: float | None = None) -> Path:
         config=settings,
         settings=yaml.safe_dump(dict(settings), sort_keys=False),
         final=final,
-        warnings=[line for line in warnings if line],
+        trainer=read_part(settings, "trainer"),
+        warnings=[line for line in warning_lines if line],
         scores=scores,
-        curve_data=curve_panels({"": run / "metrics.csv"}, final.get("references") or {}),
+        curve_data=curve_panels({"": run / "metrics.csv"}, read_part(final, "references")),
         previews=pictures.previews,
         comparisons=comparison_rows(scores),
         folders=pictures.folders,

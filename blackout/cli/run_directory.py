@@ -28,6 +28,7 @@ from blackout.training.export import check_replaceable
 
 FAILURE_REPORTS = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
 """What a failed run leaves for whoever looks for the reason; a directory without any is removed."""
+RUN_FOLDERS = ("checkpoints", "samples", "model")
 MAX_NAME_BYTES = 255  # of the name of a directory, in common file systems
 RUN_ID_LENGTH = 8  # hexadecimal digits
 
@@ -155,7 +156,9 @@ def check_run(directory: Path, config: Mapping[str, Any]) -> None:
     path = directory / "config.yaml"
     _settings_text(path, config)
     try:
-        refuse_links(directory, "checkpoints", "samples", "model")
+        refuse_links(directory, *RUN_FOLDERS)
+        for folder in (directory / name for name in RUN_FOLDERS):
+            refuse(folder.exists() and not folder.is_dir(), f"{folder} is not a folder: remove it")
         if path.exists():
             old = copy_plain_values(read_mapping(path, advice="; remove it to go on"), str(path))
             changes = differences(add_defaults(old, ""), add_defaults(config, ""))

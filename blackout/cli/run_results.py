@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from blackout.cli.metrics_file import IDEAL, label
+from blackout.comparisons import is_comparison
 from blackout.errors import refuse
 from blackout.safe_reading import read_mapping
 
@@ -35,6 +36,10 @@ MAPPINGS = (
     "metric_descriptions",
 )
 """Parts of metrics.json that pages read as mappings."""
+LISTS = ("warnings", "seeds")
+"""Parts of metrics.json that pages read as lists of text and numbers."""
+MAX_LISTED = 1000  # entries of such a list that are shown
+MAX_RUN_FILES = 1000  # files of scores of one run that are read
 ERROR_SUFFIXES = ("error", "std", "low", "high")
 
 
@@ -56,6 +61,10 @@ def read_scores(run: Path) -> dict[str, dict[str, Any]]:
     """
     paths = [run / "metrics.json", *sorted(run.glob("*/metrics.json"))]
     paths += sorted(run.glob("*/*/metrics.json"))
+    refuse(
+        len(paths) > MAX_RUN_FILES,
+        f"{run} has more than {MAX_RUN_FILES:,} files metrics.json, and no page shows so many",
+    )
     contents = {
         str(path.relative_to(run)): read_mapping(path, run, MAX_FILE_BYTES)
         for path in paths
@@ -67,20 +76,57 @@ def read_scores(run: Path) -> dict[str, dict[str, Any]]:
             step = content.get("training_steps")
             contents[f"earlier results {number} (step {step})/metrics.json"] = content
     for content in contents.values():
-        for name in MAPPINGS:  # others are not shown
-            if not isinstance(content.get(name), Mapping):
-                content[name] = {}
-        content["references"] = {
-            name: known
-            for name, known in content["references"].items()
-            if isinstance(known, Mapping)
-        }
-        content["metric_descriptions"] = {
-            name: description
-            for name, description in content["metric_descriptions"].items()
-            if isinstance(description, Mapping)
-        }
+        _check_types(content)
     return contents
+
+
+def read_part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of a file that must be a mapping; an empty one if it is something else."""
+    part = content.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _check_types(content: dict[str, Any]) -> None:
+    """Give every part of a metrics.json that pages read its type, in place.
+
+    What has another type is not shown as a part, and numbers that are not finite become text.
+    """
+    for name in MAPPINGS:
+        content[name] = read_part(content, name)
+    for name in LISTS:
+        values = content.get(name)
+        entries = values[:MAX_LISTED] if isinstance(values, list) else []
+        content[name] = [value for value in entries if isinstance(value, int | float | str)]
+    content["values"] = {name: _finite(value) for name, value in content["values"].items()}
+    content["references"] = {
+        name: {key: value for key, value in known.items() if _is_finite(value)}
+        for name, known in content["references"].items()
+        if isinstance(known, Mapping)
+    }
+    content["metric_descriptions"] = {
+        name: description
+        for name, description in content["metric_descriptions"].items()
+        if isinstance(description, Mapping)
+    }
+    content["comparisons"] = {
+        name: known for name, known in content["comparisons"].items() if is_comparison(known)
+    }
+
+
+def _finite(value: Any) -> Any:
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the values that are finite numbers."""
+    for name, value in values.items():
+        if _is_finite(value):
+            yield name, float(value)
 
 
 def place_label(place: str, content: Mapping[str, Any]) -> str:
@@ -95,8 +141,8 @@ def target_value(references: Mapping[str, Any]) -> float | None:
     """Return the reference value that a score cannot surpass except by chance, if there is one."""
     for name in TARGETS:
         value = references.get(name)
-        if isinstance(value, int | float):
-            return value
+        if _is_finite(value):
+            return float(value)  # type: ignore[arg-type]
     return None
 
 
@@ -109,11 +155,7 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     references = content.get("references") or {}
     descriptions = content.get("metric_descriptions") or {}
-    numbers = {
-        name: value
-        for name, value in content.get("values", {}).items()
-        if isinstance(value, int | float)
-    }
+    numbers = dict(_finite_numbers(content.get("values") or {}))
     hidden: set[str] = set()
     for name in numbers:
         hidden |= {f"{name}_{suffix}" for suffix in (*ERROR_SUFFIXES, *references.get(name, ()))}
@@ -122,11 +164,7 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     cards = []
     for name in names[:MAX_CARDS]:
-        known = {
-            key: value
-            for key, value in references.get(name, {}).items()
-            if isinstance(value, int | float)
-        }
+        known = dict(_finite_numbers(references.get(name) or {}))
         value = numbers[name]
         error = numbers.get(f"{name}_error", numbers.get(f"{name}_std"))
         decimals = num_decimals(value, error, known.values())
@@ -216,4 +254,6 @@ def _place(value: float, references: Mapping[str, float]) -> float | None:
     if target is None or not baselines or baselines[-1] == target:
         return None
     place = (value - target) / (baselines[-1] - target)
+    if math.isnan(place):  # the differences are beyond the largest number
+        return None
     return min(MAX_PLACE, max(1 - MAX_PLACE, place))

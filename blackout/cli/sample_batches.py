@@ -10,18 +10,19 @@ from pathlib import Path
 
 import torch
 from rich.progress import Progress
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from blackout.cli.metrics_file import merge_reports, write_scores
 from blackout.cli.pictures import Trajectory
 from blackout.component import Plain
 from blackout.distributed import rank
-from blackout.errors import printable
-from blackout.files import replacing, sample_file, save_picture, save_tensors
+from blackout.errors import UserError, escaped
+from blackout.files import hash_tensors, replacing, sample_file, save_picture, save_tensors
 from blackout.protocols import Draw, Drawn, Samples, Watch
+from blackout.safe_reading import open_regular
 
+HASH_NAME = "sha256"  # metadata of a kept batch: the hash of its tensors
 SECONDS_BETWEEN_LINES = 30.0  # about progress, where there is no terminal
 
 
@@ -65,16 +66,20 @@ def resume_or_draw_batches(
             if draw.resumable:
                 with replacing(file) as hidden:
                     tensors = {name: values.cpu().contiguous() for name, values in drawn.items()}
-                    save_tensors(tensors, hidden)
+                    save_tensors(tensors, hidden, {HASH_NAME: hash_tensors("", tensors)})
             yield indices, drawn
 
 
 def _load_batch(file: Path) -> dict[str, Tensor] | None:
     """Return the samples of a kept batch; None if it was not drawn, or its file is damaged."""
     try:
-        return load_file(file)
-    except (OSError, SafetensorError):
+        open_regular(file).close()
+        with safe_open(file, "pt") as content:
+            expected_hash = (content.metadata() or {}).get(HASH_NAME)
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    except (OSError, UserError, SafetensorError):
         return None
+    return tensors if hash_tensors("", tensors) == expected_hash else None
 
 
 def with_progress(
@@ -173,11 +178,11 @@ class SampleWriter(ExitStack):
         save_picture(picture, self._out / f"{self._draw.names.picture}.png")
         nfe = self._draw.nfe
         print(
-            f"{self._num_added} samples of {nfe} network evaluations in {printable(str(self._out))}"
+            f"{self._num_added} samples of {nfe} network evaluations in {escaped(self._out)}"
         )
         outputs = {} if self._outputs is None else self._outputs.write(self._out)
         if outputs or scores:
             report = merge_reports({"values": {}}, outputs, scores, sample_provenance)
             path = self._out / "metrics.json"
             write_scores(report, path, self._draw.references)
-            print(f"scores in {path}")
+            print(f"scores in {escaped(path)}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from glob import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ from blackout.config.allowed_components import copy_plain_values, find_allowed
 from blackout.config.descriptions import add_defaults
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden, optional_path
-from blackout.errors import UserError, refuse
+from blackout.errors import UserError, escaped, refuse
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
@@ -62,6 +64,9 @@ def load_requested(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, P
     settings = dict(config)
     if config["dataset"] or config["evaluate"] or is_simulated:
         settings["dataset"] = choose_dataset(ckpt, config["dataset"])
+    for name in config["trusted"]:
+        is_module = isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+        refuse(not is_module, f"trusted must be a list of names of modules, not {name!r} in it")
     model, family = load_trained(str(ckpt), settings, tuple(config["trusted"]))
     return model, family, ckpt
 
@@ -97,9 +102,31 @@ def choose_dataset(run: Path, chosen: Any) -> Any:
         name: value for name, value in (chosen or {}).items() if is_overridden(f"dataset.{name}")
     }
     dataset = {**trained, **typed}
+    if not chosen:
+        dataset |= _without_writing(dataset, typed)
     if dataset != chosen:
-        print(f"data: {dataset.get('path')}, with the settings of {run / 'config.yaml'}")
+        path = escaped(dataset.get("path"))
+        settings = escaped(run / "config.yaml")
+        print(f"data: {path}, with the settings of {settings}")
     return dataset
+
+
+def _without_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with which nothing is written next to a file that only a run names.
+
+    A run may come from a stranger. Rows of a large file are written next to it where its format
+    needs that, unless it is held in memory. Rows that are there come from a training of the user.
+
+    Args:
+        dataset: description of the data set.
+        typed: settings on the command line, which are the user's choice.
+    """
+    path = Path(str(dataset.get("path"))).expanduser()
+    has_rows = any(path.parent.glob(f"{escape(path.name)}.rows-*"))
+    is_stored_by_rows = path.suffix == ".npy"
+    if "in_memory" not in dataset or "in_memory" in typed or has_rows or is_stored_by_rows:
+        return {}
+    return {"in_memory": True}
 
 
 def parse_request(config: Mapping[str, Any], model: Model) -> dict[str, Any]:
@@ -137,7 +164,7 @@ def remove_nulls(value: Any) -> Any:
 
 
 def _file_of(dataset: Any) -> tuple[str, Path]:
-    path = Path(str(dataset.get("path"))).expanduser().resolve()
+    path = Path(os.path.realpath(Path(str(dataset.get("path"))).expanduser()))
     return str(dataset.get("_target_")), path
 
 

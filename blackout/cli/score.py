@@ -25,7 +25,7 @@ from blackout.config.descriptions import fill_statistics
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import optional_path
 from blackout.distributed import rank
-from blackout.errors import UserError, refuse
+from blackout.errors import UserError, escaped, refuse
 from blackout.evaluation.image_scores import summarise_seeds
 from blackout.files import hash_tensors, request_key, save_picture
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
@@ -179,7 +179,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
         save_figure(scores, out)
         if rank() == 0:
             write_scores(report, out / "metrics.json")
-            print(f"scores of {num_samples} samples in {out / 'metrics.json'}")
+            print(f"scores of {num_samples} samples in {escaped(out / 'metrics.json')}")
     return out
 
 

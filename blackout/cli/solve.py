@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blackout.cli.families import load_family
-from blackout.errors import CommandParser, UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
 from blackout.files import new_file, numbered, request_key, results_folder, save_picture
 
 GRAPH_DESCRIPTION = """Solve a problem on graphs exactly, by simulated annealing or greedily.
@@ -112,7 +112,7 @@ def _solve_graphs(flows: Any, options: argparse.Namespace) -> None:
     with results_folder(folders, request_key(vars(options) | {"out": None})) as folder:
         result = solver.run(problems, folder)
     values = "  ".join(f"{name} {value:.8g}" for name, value in result.values.items())
-    print(f"{values}  proved {result.proved} of {result.graphs}; results in {folder}")
+    print(f"{values}  proved {result.proved} of {result.graphs}; results in {escaped(folder)}")
 
 
 def _refuse_unused_options(options: argparse.Namespace) -> None:
@@ -157,7 +157,7 @@ def _solve_picture(options: argparse.Namespace) -> None:
     # 2. Arrange the pieces, write the picture and print probabilities.
     arrangements = family.arrange_pieces(pieces, columns)
     best = arrangements.orders[0]
-    save_picture(family.join_pieces(pieces[best], columns), path)
+    save_picture(family.join_pieces(pieces[best], columns), path, is_new=True)
     height, width = pieces.shape[2:]
     print(f"pieces:  {len(pieces) // columns} rows of {columns}, {width}x{height} pixels each")
     orders = arrangements.orders[: int(number)].tolist()
@@ -171,7 +171,7 @@ def _solve_picture(options: argparse.Namespace) -> None:
     ]
     for first in range(0, len(cells), columns):
         print("  ".join(cells[first : first + columns]))
-    print(f"solved:  {path}")
+    print(f"solved:  {escaped(path)}")
 
 
 def _parse_settings(words: list[str]) -> dict[str, str]:

@@ -37,7 +37,7 @@ from blackout.cli.finished_runs import (
 from blackout.cli.from_data import make_model
 from blackout.cli.mirror import mirror_of
 from blackout.cli.plan import plan
-from blackout.cli.report_page import save_report
+from blackout.cli.report_page import LivePage
 from blackout.cli.run_directory import (
     check_run,
     run_directory,
@@ -57,7 +57,7 @@ from blackout.component import Plain
 from blackout.config.instantiate import find_target, instantiate
 from blackout.config.settings import configure_libraries, optional_path, resolve_settings
 from blackout.distributed import is_first, meet
-from blackout.errors import UserError, error_context, refuse, summary
+from blackout.errors import UserError, error_context, escaped, refuse, summary
 from blackout.preemption import signals
 from blackout.protocols import Source
 from blackout.training.checkpoint_files import (
@@ -198,7 +198,7 @@ def train(cfg: DictConfig) -> Path:
             mirror.push()
         if is_first():
             mark_finished(directory, source)
-            save_report(directory)
+            LivePage(directory).finish()
         if mirror is not None:
             mirror.push()
     return directory
@@ -290,7 +290,7 @@ def print_summary(
     others = unused_devices(config["trainer"])
     if others:
         print(f"devices: {others}")
-    print(f"run:     {run}{' (continued)' if is_continued else ''}", flush=True)
+    print(f"run:     {escaped(run)}{' (continued)' if is_continued else ''}", flush=True)
 
 
 @rank_zero_only

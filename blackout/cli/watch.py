@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from blackout.cli.run_server import RunServer
-from blackout.errors import CommandParser, UserError, refuse, run_command
+from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
 
 
 def main(words: list[str] | None = None) -> None:
@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> None:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; choose another port") from None
     address = f"http://127.0.0.1:{server.server_port}/"
-    print(f"{address} shows {options.folder}; Ctrl-C stops the server", flush=True)
+    print(f"{address} shows {escaped(options.folder)}; Ctrl-C stops the server", flush=True)
     with server, suppress(KeyboardInterrupt):  # Ctrl-C is the way to stop it
         server.serve_forever()
 

@@ -21,7 +21,7 @@ from typing import Any
 from blackout.component import Mark, mark_of
 from blackout.config.arguments import check_arguments
 from blackout.config.descriptions import map_mappings, update_components
-from blackout.config.instantiate import find_target, is_component
+from blackout.config.instantiate import COMPONENT_KEYS, find_target, is_component
 from blackout.errors import UserError, refuse
 from blackout.safe_reading import MAX_DEPTH, MAX_VALUES
 
@@ -75,7 +75,6 @@ PATH_ARGUMENTS = frozenset(
 # argument of `PATH_ARGUMENTS` -> text that it may be nevertheless
 ALLOWED_WORDS = {"reference": ("train", "test")}
 COMMAND_LINE_ARGUMENTS = ("data_dir", "download")  # of datasets, never taken from a file
-COMPONENT_KEYS = ("_target_", "_partial_")
 MAX_TEXT_LENGTH = 10_000  # characters of a value
 MAX_KEY_LENGTH = 200  # characters
 # what Python makes of bytes that are not UTF-8, in names of files for instance

@@ -20,6 +20,9 @@ from typing import Any
 from blackout.config.arguments import check_arguments
 from blackout.errors import UserError, error_context, refuse
 
+COMPONENT_KEYS = ("_target_", "_partial_")
+"""Keys of a description that are not arguments of the component."""
+
 
 def instantiate(config: Any, where: str, **arguments: Any) -> Any:
     """Build the object that a description stands for, with all components inside it.
@@ -43,6 +46,10 @@ def instantiate(config: Any, where: str, **arguments: Any) -> Any:
     }
     if "_target_" not in config:
         return parts
+    reserved = [str(key) for key in config if str(key).startswith("_")]
+    unknown = [key for key in reserved if key not in COMPONENT_KEYS]
+    if unknown:
+        raise UserError(f"{where}.{unknown[0]}: no component has such an argument")
     target = find_target(config, where)
     is_partial = bool(config.get("_partial_", False))
     all_arguments = {**parts, **arguments}

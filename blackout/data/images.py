@@ -196,7 +196,7 @@ def image_folder(  # noqa: PLR0913 - built from YAML
     # 2. Classes by subfolder, and splits.
     labels, class_names = _subfolder_labels(root, files)
     rows = split_samples(len(files), validation, holdout, seed, labels)
-    name = root.resolve().name or "image_folder"
+    name = Path(os.path.realpath(root)).name or "image_folder"
     parts = split_parts(rows, {"": counts, "_labels": labels})
     return CountData(name, max_count=max_value, class_names=class_names, **parts)
 

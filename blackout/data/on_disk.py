@@ -24,8 +24,8 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
-from blackout.errors import UserError
-from blackout.files import remove_parts, replacing_folder, request_key, write_json
+from blackout.errors import UserError, escaped
+from blackout.files import copy_privacy, remove_parts, replacing_folder, request_key, write_json
 from blackout.safe_reading import available_memory, file_error, open_regular, read_mapping
 
 Array = npt.NDArray[Any]
@@ -284,7 +284,7 @@ def pack_rows(
     Raises:
         UserError: the disk is full, or the folder cannot be written.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     files = [path]
     if not path.is_file():
         files = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
@@ -296,6 +296,7 @@ def pack_rows(
             remove_parts(folder.parent, escape(folder.stem[:40]))
             if not folder.is_dir():
                 with replacing_folder(folder) as part:
+                    copy_privacy(path, part)
                     if not _write_rows(part, blocks(), np.uint8):
                         _write_rows(part, blocks(), np.int32)
 
@@ -353,4 +354,5 @@ def _changed_file(path: Path) -> UserError:
 def _report(path: Path, num_samples: int, location: Path) -> None:
     if rank() == 0:
         advice = "dataset.in_memory=true loads them"
-        print(f"{path.name}: {num_samples:,} samples stay on disk, in {location} ({advice})")
+        name = escaped(path.name)
+        print(f"{name}: {num_samples:,} samples stay on disk, in {escaped(location)} ({advice})")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, split_parts
+from blackout.data.count_data import MAX_LABEL_COUNTS, CountData, split_parts
 from blackout.data.count_statistics import load_samples
 from blackout.data.file_counts import (
     Arrangement,
@@ -364,6 +364,13 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     if array.ndim > 1 and array.size == len(array):
         array = array.reshape(-1)  # [N, 1]
     ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
+    largest = int(array.max(initial=0))
+    max_classes = max(MAX_LABEL_COUNTS, len(array))
+    ensure(
+        largest < max_classes,
+        f"{name} must be below {max_classes:,}, got {largest:,}, because a model has weights for "
+        "every class: number the classes 0, 1, 2, ...",
+    )
     return torch.from_numpy(array.astype(np.int64))
 
 

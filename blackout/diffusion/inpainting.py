@@ -23,7 +23,7 @@ from torch import Tensor
 from blackout.counts import count_dtype, per_row
 from blackout.data.formats import load_arrays
 from blackout.diffusion.processes import Process
-from blackout.errors import UserError
+from blackout.errors import UserError, refuse
 from blackout.random import RandomSource, SampleStreams
 
 
@@ -50,9 +50,19 @@ class KnownElements:
             )
 
     def select(self, rows: Tensor) -> KnownElements:
-        """Return rows, int64 [B]; a single row that serves all samples is returned as it is."""
+        """Return rows, int64 [B]; a single row that serves all samples is returned as it is.
+
+        Raises:
+            UserError: there is no such row.
+        """
         if len(self.x0) == 1:
             return self
+        last = int(rows.max()) if len(rows) else 0
+        refuse(
+            last >= len(self.x0),
+            f"sample {last} has no observed elements: there are those of samples 0 to "
+            f"{len(self.x0) - 1}",
+        )
         return KnownElements(self.x0[rows], self.mask[rows])
 
     def expand_to(self, shape: tuple[int, ...], device: torch.device) -> KnownElements:

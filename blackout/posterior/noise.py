@@ -115,8 +115,10 @@ class Constraint(NamedTuple):
     holds: Callable[[Tensor], Tensor]
 
 
-POSITIVE = Constraint("be positive", lambda value: value > 0)
-NOT_NEGATIVE = Constraint("not be negative", lambda value: value >= 0)
+POSITIVE = Constraint("be positive and finite", lambda value: (value > 0) & (value < math.inf))
+NOT_NEGATIVE = Constraint(
+    "not be negative and be finite", lambda value: (value >= 0) & (value < math.inf)
+)
 PROBABILITY = Constraint("be above 0 and at most 1", lambda value: (value > 0) & (value <= 1))
 FINITE = Constraint("be finite", torch.isfinite)
 

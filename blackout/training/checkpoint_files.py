@@ -141,15 +141,27 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def first_difference(state: Mapping[str, Any], other_state: Mapping[str, Any]) -> str | None:
-    """Compare the names and shapes of the tensors of two states.
+    """Compare the names, shapes and kinds of numbers of the tensors of two states.
 
     Returns:
-        The first name, in alphabetical order, that only one state has, or that has another shape in
-        the other; None if there is no difference.
+        The first name, in alphabetical order, that only one state has, or that has another shape or
+        kind of numbers in the other; None if there is no difference.
     """
-    shapes = {(name, getattr(value, "shape", None)) for name, value in state.items()}
-    other_shapes = {(name, getattr(value, "shape", None)) for name, value in other_state.items()}
-    return min((name for name, _ in shapes ^ other_shapes), default=None)
+    differing = _tensor_kinds(state) ^ _tensor_kinds(other_state)
+    return min((name for name, _, _ in differing), default=None)
+
+
+def _tensor_kinds(state: Mapping[str, Any]) -> set[tuple[str, Any, Any]]:
+    """Return name, shape and kind of the numbers of every tensor.
+
+    Floating-point numbers of all precisions are one kind; every other type is a kind of its own.
+    """
+    kinds = set()
+    for name, value in state.items():
+        dtype = getattr(value, "dtype", None)
+        is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+        kinds.add((name, getattr(value, "shape", None), torch.float32 if is_real else dtype))
+    return kinds
 
 
 def signature(path: Path) -> str:

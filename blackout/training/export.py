@@ -8,10 +8,13 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import reprlib
 import shutil
+import stat
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -27,7 +30,13 @@ from blackout.config.allowed_components import check_components, copy_plain_valu
 from blackout.config.instantiate import instantiate, is_component
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import replacing_folder, save_tensors
-from blackout.safe_reading import open_regular, read_mapping
+from blackout.safe_reading import (
+    available_memory,
+    limit_memory,
+    open_regular,
+    read_mapping,
+    reading,
+)
 from blackout.training.checkpoint_files import (
     FORMAT,
     file_sha256,
@@ -140,7 +149,7 @@ def check_replaceable(directory: Path) -> None:
     """Check that a model may be written to a folder: it is new, empty or contains a model.
 
     Raises:
-        UserError: the folder contains other files and no model, or is a link.
+        UserError: the folder contains other files and no model, or a pipe or device; or is a link.
     """
     refuse(
         directory.is_symlink(),
@@ -152,6 +161,11 @@ def check_replaceable(directory: Path) -> None:
                 f"{directory} contains {path.name} and no model of this program; "
                 "name another folder"
             )
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            is_file = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
+            refuse(not is_file, f"{path} is a pipe or a device, which cannot be kept: remove it")
 
 
 def _read_exported_description(directory: Path) -> dict[str, Any]:
@@ -309,9 +323,13 @@ def load_trained(
                 raise UserError(f"{path}: weight {name} is not finite; the model cannot be used")
         check_components(description.get("family"), "family", trusted)
 
-        # 2. Build the model.
-        family = instantiate(description["family"], "family")
-        model = family.build(description, tensors)
+        # 2. Build the model. A stranger's numbers can make this fail with any error, and ask for
+        # any memory; an error of a trusted component keeps its traceback.
+        problem = "the model of its description cannot be built"
+        building = nullcontext() if trusted else reading(path, problem)
+        with building, limit_memory(available_memory()):
+            family = instantiate(description["family"], "family")
+            model = family.build(description, tensors)
 
         # 3. Load the weights.
         difference = first_difference(weights, model.network.state_dict())

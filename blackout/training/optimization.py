@@ -147,7 +147,7 @@ class Optimization:
     noam: bool = False
 
     def __post_init__(self) -> None:
-        ensure(self.lr > 0, f"lr must be positive, got {self.lr}")
+        ensure(0 < self.lr < math.inf, f"lr must be positive and finite, got {self.lr}")
         ensure(self.warmup_steps >= 0, f"warmup_steps must be at least 0, got {self.warmup_steps}")
         if self.decay_steps is not None and self.decay_steps < 1:
             raise ValueError(f"decay_steps must be positive or null, got {self.decay_steps}")

@@ -8,8 +8,10 @@ from importlib import import_module
 
 import pytest
 
-from blackout.cli import main
+from blackout.cli import anneal, main
 from blackout.config.explain import explain, parse_command_line
+from blackout.distributed import num_started
+from blackout.errors import UserError
 from tests.processes import ROOT
 
 
@@ -98,3 +100,25 @@ def test_choices_of_a_folder_of_ones_own_are_known(tmp_path):
     for words in (["--config-dir", str(tmp_path)], [f"hydra.searchpath=[file://{tmp_path}]"]):
         assert "did you mean mine?" in refused(*words, "head=mime")
         assert "no such option" in refused(*words, "head=mine", "sampler.num_step=3")
+
+
+@pytest.mark.parametrize("word", [
+    "__class__=1", "_target_=os.getcwd", "_partial_=true", "a b=1", "=1", "size", f"size={'[' * 100_000}", "size=*a",
+    f"size={'9' * 5000}", "size=!!python/object:os.system [ls]",
+])  # fmt: skip
+def test_settings_of_a_target_that_cannot_be(word):
+    with pytest.raises(UserError):
+        anneal._parse_settings([word])
+
+
+@pytest.mark.parametrize(("variables", "number"), [
+    ({}, 1), ({"WORLD_SIZE": "3"}, 3), ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, 1),
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, 4), ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, 4),
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, 1),
+])  # fmt: skip
+def test_the_number_of_processes_that_a_launcher_started(variables, number, monkeypatch):
+    for name in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert num_started() == number

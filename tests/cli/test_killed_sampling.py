@@ -1,14 +1,16 @@
 """`sample.py` that is killed goes on where it stopped, with the same bits, and leaves nothing behind."""
 
+import os
 import signal
 import time
 
 import numpy as np
 import pytest
+import torch
 
-from blackout.cli.sample_batches import SampleWriter
+from blackout.cli.sample_batches import HASH_NAME, SampleWriter, _load_batch
 from blackout.diffusion.draw import CountDraw
-from blackout.files import remove_parts
+from blackout.files import hash_tensors, remove_parts, save_tensors
 from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
@@ -87,3 +89,25 @@ def test_jobs_of_a_sweep_have_folders_of_their_own(run, model, monkeypatch):  # 
     assert (first != second).any() and not list((model / "samples").glob("samples.npz"))
     shared = run("sample", "-m", f"ckpt={model}", "num_samples=4", "device=cpu", "seed=8,9", f"out={model / 'shared'}")
     assert shared.code == 1 and "nothing there is replaced" in shared.err
+
+
+def test_a_kept_batch_that_has_changed_is_drawn_again(tmp_path):
+    file = tmp_path / "0-3.safetensors"
+    tensors = {"samples": torch.arange(12).view(4, 3), "weights": torch.ones(4)}
+    save_tensors(tensors, file, {HASH_NAME: hash_tensors("", tensors)})
+    kept = _load_batch(file)
+    assert kept.keys() == tensors.keys() and all(torch.equal(kept[name], tensors[name]) for name in tensors)
+    content = file.read_bytes()
+    for position in range(0, len(content), 7):  # the names, the sizes, the hash and the numbers
+        changed = bytearray(content)
+        changed[position] ^= 1
+        file.write_bytes(changed)
+        assert _load_batch(file) is None, position
+    for damaged in (b"", content[:-1], content + b"x"):
+        file.write_bytes(damaged)
+        assert _load_batch(file) is None
+    save_tensors(tensors, file)  # without a hash
+    assert _load_batch(file) is None
+    file.unlink()
+    os.mkfifo(file)
+    assert _load_batch(file) is None

@@ -339,7 +339,7 @@ def raising(error):
 @pytest.mark.parametrize("error, code, said", [
     (UserError("bad\n input"), 2, "error: bad input\n"), (KeyboardInterrupt(), 130, "interrupted\n"),
     (UserError("\x1b[2J\ud800\u202e"), 2, "error: \\x1b[2J\\ud800\\u202e\n"),
-    (OSError(28, "No space left on device", "x.npz"), 2, "error: x.npz: No space left on device\n"),
+    (OSError(28, "No space left on device", "x.npz"), 2, "error: x.npz: No space left on device; remove files, or choose a folder on another disk\n"),
     (FileNotFoundError(2, "No such file or directory", "y"), 2, "error: y: No such file or directory\n"),
 ])  # fmt: skip
 def test_programs_end_in_one_line(capsys, error, code, said):

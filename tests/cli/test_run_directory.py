@@ -8,6 +8,7 @@ import pytest
 from blackout.cli.run_directory import check_run, run_directory, run_id, running
 from blackout.errors import UserError
 from blackout.files import PART
+from blackout.training.export import check_replaceable
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\nb", "a" * 256])
@@ -47,3 +48,22 @@ def test_files_of_others_are_refused_and_settings_that_another_process_has_just_
     (there.parent / "letters.txt").write_text("mine")
     with pytest.raises(UserError, match=r"is not a run directory, it contains letters\.txt"):
         check_run(there.parent, config)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "samples", "model"])
+def test_a_file_in_place_of_a_folder_is_refused_before_training(name, tmp_path):
+    (tmp_path / "a/b/checkpoints").mkdir(parents=True)
+    if name == "checkpoints":
+        (tmp_path / "a/b/checkpoints").rmdir()
+    (tmp_path / "a/b" / name).write_text("mine")
+    with pytest.raises(UserError, match=f"{name} is not a folder"):
+        check_run(tmp_path / "a/b", {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)})
+
+
+def test_a_pipe_in_the_folder_of_a_model_is_refused_before_training(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text('{"blackout": "0"}')
+    check_replaceable(tmp_path / "model")
+    os.mkfifo(tmp_path / "model/pipe")
+    with pytest.raises(UserError, match="pipe is a pipe or a device"):
+        check_replaceable(tmp_path / "model")

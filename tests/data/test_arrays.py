@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from blackout.data import CountData
+from blackout.data import CountData, counts
 
 
 def make(
@@ -141,3 +142,9 @@ def test_batches_are_mirrored_where_the_uniform_is_below_one_half() -> None:
         ValueError, match=r"flip mirrors images \[C, H, W\], but toy has samples of shape \(3,\)"
     ):
         make(torch.zeros(2, 3).long(), torch.zeros(2, 3).long(), flip=True)
+
+
+def test_labels_far_beyond_the_samples_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", counts=np.ones((40, 3), int), labels=np.arange(40) * 25_000)
+    with pytest.raises(ValueError, match="labels must be below 65,536, got 975,000"):
+        counts(tmp_path / "x.npz")

@@ -121,3 +121,23 @@ def test_what_is_imported_from_here_is_there() -> None:
                 here = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES}
                 missing += [f"{path.name}: {node.module}.{name}" for name in here if not hasattr(module, name)]
     assert not missing
+
+
+def locale_dependent(path: Path) -> Iterator[str]:
+    """Calls that read or write text in the encoding of the locale, because they name none."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or any(keyword.arg == "encoding" for keyword in node.keywords):
+            continue
+        name, is_method = called(node.func), isinstance(node.func, ast.Attribute)
+        place = 0 if is_method else 1  # of the mode among the arguments of `path.open` and `open`
+        mode: object = "r"
+        if len(node.args) > place:
+            mode = node.args[place].value if isinstance(node.args[place], ast.Constant) else None
+        is_text = isinstance(mode, str) and re.fullmatch("[rwxa][t+]*", mode)
+        if (is_method and name in ("read_text", "write_text")) or (name == "open" and is_text):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_text_files_have_an_encoding() -> None:
+    files = [*MODULES.values(), *ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py"), *ROOT.glob("*.py")]
+    assert [place for path in files for place in locale_dependent(path)] == []

@@ -16,6 +16,7 @@ from blackout.training import checkpoint_files
 from blackout.training.checkpoint_files import (
     check_fits,
     find_checkpoint,
+    first_difference,
     read_checkpoint,
     rename_damaged_checkpoint,
     write_checkpoint,
@@ -251,3 +252,12 @@ def test_moments_of_another_shape_are_refused(tmp_path, name, shape, fits):
     parts["optimizer_states"] = [{"state": {0: {name: torch.zeros(shape)}}, "param_groups": [{"lr": 0.1}]}]
     with contextlib.nullcontext() if fits else pytest.raises(UserError, match=name):
         check_fits(parts, model, tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize(("dtype", "differs"), [
+    (torch.float32, False), (torch.float64, False), (torch.bfloat16, False), (torch.int64, True), (torch.bool, True),
+    (torch.complex64, True), (torch.uint8, True),
+])  # fmt: skip
+def test_weights_of_another_kind_of_numbers_differ(dtype, differs):
+    state = {"a": torch.zeros(3), "b": torch.zeros(2)}
+    assert first_difference({**state, "b": torch.zeros(2, dtype=dtype)}, state) == ("b" if differs else None)

@@ -37,7 +37,7 @@ from blackout.diffusion.likelihood_estimates import Estimate
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError, refuse
-from blackout.files import new_file, replacing
+from blackout.files import creating, new_file
 from blackout.safe_reading import open_regular
 
 Array: TypeAlias = NDArray[Any]
@@ -150,7 +150,7 @@ class Codec:
         # 2. Code all parts with the model and with xz.
         compressor = lzma.LZMACompressor(preset=XZ_PRESET)
         with (
-            replacing(target) as unfinished,
+            creating(target) as unfinished,
             tempfile.TemporaryFile(dir=target.parent) as xz_file,
         ):
             xz_file.write(XZ_HEADER.pack(XZ_MAGIC, len(counts)))
@@ -192,7 +192,7 @@ class Codec:
                 "fortran_order": False,
                 "shape": (number, *self.model.shape),
             }
-            with replacing(target) as unfinished, unfinished.open("wb") as out:
+            with creating(target) as unfinished, unfinished.open("wb") as out:
                 np.lib.format.write_array_header_1_0(out, header)
                 for counts in parts:
                     out.write(counts.astype(dtype).tobytes())
@@ -299,6 +299,8 @@ class Codec:
                     )
                 yield counts.reshape(-1, *self.model.shape)
                 left -= samples
+        has_more = bool(decompressor.unused_data) or bool(file.read(1))
+        refuse(has_more, f"{name}: damaged: it does not end after its last part")
 
     def _read_counts(self, path: Path) -> Array:
         """Return the counts in a file, [n, *shape], left on the disk where the format allows it."""

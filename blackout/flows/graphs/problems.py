@@ -29,6 +29,7 @@ from blackout.flows.graphs.solvers import BaseProblem, Solution, objective_value
 from blackout.flows.targets.base import Target, flip_log_ratios, greedy_colouring
 from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES, GraphBatch, compute_distance_classes
 from blackout.random import SampleStreams, fold_seed
+from blackout.safe_reading import available_memory
 
 Array = NDArray[Any]
 
@@ -96,6 +97,11 @@ class GraphTarget(Target):
             max_nodes <= MAX_NODES,
             f"flows need graphs of at most {MAX_NODES} nodes, not {max_nodes}; use blackout solve",
         )
+        num_bytes = num_graphs * max_nodes**2 * (8 if weighted else 1)
+        ensure(
+            num_bytes <= available_memory(),
+            f"{num_graphs:,} graphs of {max_nodes:,} nodes do not fit into memory",
+        )
         self.num_test = num_test
         self.num_validation = num_validation
         self.inverse_temperature = inverse_temperature
@@ -107,6 +113,27 @@ class GraphTarget(Target):
         self.num_nodes = nn.Buffer(torch.zeros(num_graphs, dtype=torch.int64))
         self.names = [str(k) for k in range(num_graphs)]
         self._structure: tuple[Tensor, Tensor] | None = None
+
+    def check_tensors(self) -> None:
+        """Check graphs that were loaded from a file.
+
+        Raises:
+            ValueError: a number of nodes out of range, or weights that are no graph's.
+        """
+        nodes = self.num_nodes
+        ensure(
+            bool(((nodes >= 1) & (nodes <= self.sites)).all()),
+            f"target: graphs must have from 1 to {self.sites} nodes",
+        )
+        weights = self.edge_weights
+        is_symmetric = torch.equal(weights, weights.transpose(1, 2))
+        has_loops = bool(weights.diagonal(dim1=1, dim2=2).any())
+        absent = torch.arange(self.sites, device=nodes.device) >= nodes[:, None]
+        has_strays = bool((weights * absent[:, None]).any())
+        ensure(
+            is_symmetric and not has_loops and not has_strays,
+            "target: weights of edges must be symmetric, without loops, and between nodes",
+        )
 
     def graph(self, index: int) -> Graph:
         """Return a graph as an edge list."""

@@ -269,6 +269,13 @@ class Target(nn.Module):
         """Return quantities whose means are reported with the energy: name -> [B] of [B, d]."""
         return {}
 
+    def check_tensors(self) -> None:
+        """Check the values of tensors that were loaded from a file; by default any are possible.
+
+        Raises:
+            ValueError: values that the target cannot have.
+        """
+
     def description(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return plain settings that build a target of this shape, before its tensors are loaded.
 

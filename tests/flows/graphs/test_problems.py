@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import graph_problem, make_graph_target, reduce_problem
+from blackout.flows.graphs.problems import MIS, graph_problem, make_graph_target, reduce_problem
 from blackout.flows.graphs.solvers import (
     greedy,
     objective_value,
@@ -448,3 +448,20 @@ def test_training_and_test_graphs_do_not_depend_on_validation_graphs() -> None:
         assert torch.equal(some.edge_weights[numbers], none.edge_weights[numbers])
     with pytest.raises(ValueError, match="3 validation and 2 test graphs of 5 leave no graph to train on"):
         type(some)(5, 6, 2, num_validation=3)
+
+
+@pytest.mark.parametrize(("name", "index", "value"), [
+    ("num_nodes", (0,), -7), ("num_nodes", (1,), 0), ("num_nodes", (1,), 10**9), ("edge_weights", (0, 0, 0), 1),
+    ("edge_weights", (0, 0, 1), 9), ("edge_weights", (2, slice(-1, None), slice(None)), 1),
+])  # fmt: skip
+def test_tensors_that_are_no_graphs_are_refused(name: str, index: Any, value: int) -> None:
+    target = make_graph_target("mis", MANY)
+    target.check_tensors()
+    getattr(target, name)[index] = value
+    with pytest.raises(ValueError, match="target: "):
+        target.check_tensors()
+
+
+def test_more_graphs_than_memory_are_refused_before_they_are_allocated() -> None:
+    with pytest.raises(ValueError, match="do not fit into memory"):
+        MIS(num_graphs=10**12, max_nodes=100)
