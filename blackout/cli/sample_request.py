@@ -22,6 +22,7 @@ from blackout.training.model import Model
 PROGRAM_SETTINGS = frozenset(
     [
         "ckpt",
+        "compile",
         "data_dir",
         "dataset",
         "device",
@@ -36,6 +37,7 @@ PROGRAM_SETTINGS = frozenset(
         "seed",
         "seeds",
         "shown",
+        "tf32",
         "trajectory",
         "trusted",
     ]

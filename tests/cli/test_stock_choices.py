@@ -110,13 +110,14 @@ def test_the_slurm_file_starts_as_many_processes_as_lightning_expects(tmp_path):
 
 
 def test_more_tasks_than_processes_of_the_trainer_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     config = {
         "trainer": {"_target_": "pytorch_lightning.Trainer", "accelerator": "cpu", "devices": 1, "max_steps": 1},
         "callbacks": {},
         "logger": {},
     }
-    with pytest.raises(UserError, match="srun has started 2 processes, but the Trainer has 1"):
+    with pytest.raises(UserError, match="a launcher started 2 processes, and the Trainer has 1"):
         check_launch(build_trainer(config, tmp_path, []))
 
 
