@@ -181,7 +181,7 @@ def figure4() -> Any:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("results/blackout_figures"), help="a folder")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     made = {"figure1": figure1(True), "figure2": figure2(), "figure4": figure4(), "figure5": figure1(False)}

@@ -34,8 +34,9 @@ def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
 def command(row: Mapping[str, Any]) -> str:
     """Return the commands of a row, in Markdown."""
     commands = [f"train.py {flags(run)}experiment={run}" for run in row.get("runs", ())]
-    commands += [f"sample.py {flags(task)}task={task}" for task in row.get("task", ())]
-    commands = commands or [row["command"]]
+    prior = "" if "small" in row else " ckpt=<run>"
+    commands += [f"sample.py {flags(task)}task={task}{prior}" for task in row.get("task", ())]
+    commands = [*(commands or [row["command"]]), *row.get("then", ())]
     return "-" if commands == ["-"] else ", ".join(f"`{command}`" for command in commands)
 
 
@@ -63,7 +64,8 @@ def page() -> str:
         cells = (row["item"], command(row).replace("|", "\\|"), row["state"], str(row["published"]))
         lines.append(f"| {' | '.join(cells)} |")
     states = "; ".join(f"**{state}** ({counted[state]}): {meaning}" for state, meaning in STATES.items())
-    return "\n".join(["# Coverage of the five papers", "", f"States, and their rows: {states}.", *lines])
+    run = "`<run>` is the folder of the run that the command before it trains, or that of the prior."
+    return "\n".join(["# Coverage of the five papers", "", f"States, and their rows: {states}.", "", run, *lines])
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
     networks     every locally equivariant network on 4x4 and 5x5 Ising models with a field (Figs 3, 14 of the paper)
     estimators   of d log Z / dt in training: plain, Stein, Stein with the best coefficient (Fig. 1)
-    samplers     a trained flow against chains of single-site moves and annealed importance sampling (Fig. 13)
+    samplers     a trained flow (LESite, where the paper has leTF) in 64 steps against as many steps of chains, of Gibbs
+                 sweeps and of single-site moves, and annealed importance sampling (Fig. 13)
     ratios       exact against first-order log-ratios of an energy network in training (Fig. 9)
     balance      the squared forward_residual, trajectory balance, a GFlowNet that sets site after site, and annealing
     leaps        DNFS with leTF, LEAPS with leConv and a GFlowNet on a larger Ising model (Figs 5, 15)

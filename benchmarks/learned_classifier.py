@@ -1,5 +1,8 @@
 """A small classifier for `operator=classifier` that learns the labels of a model's own training data, and judges.
 
+`JudgedXor` and `JudgedAnd` write to metrics.json in how many samples three nearest neighbours among the training data see
+the label that they see in the truth, as `label_accuracy` [Chu 2025, Table 4, where a classifier judges]. Of any posterior
+
     python -m benchmarks.learned_classifier runs/digits/<run_id> runs/digits/<run_id>/posterior/xor
 
 prints in how many samples of a posterior three nearest neighbours see the label that they see in the truth.
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 
 from blackout import load_model
 from blackout.errors import UserError
-from blackout.posterior.operators import SampleSet
+from blackout.posterior.operators import And, Pairs, SampleSet, Xor
 from blackout.protocols import Source
 
 _CHANNELS, _WORDS, _BATCH, _LR = 16, 64, 64, 2e-3
@@ -105,6 +108,31 @@ class LearnedClassifier:
         if self._network is None:
             raise ValueError("the classifier has learnt nothing: call learn first")
         return self._network.to(device)
+
+
+class _LabelJudge(Pairs):
+    """A function of pairs whose samples are judged by the labels of the model's own training data."""
+
+    def prepare(self, model: Any) -> None:
+        """Keep the data of the model, to judge by."""
+        object.__setattr__(self, "source", model.require_source())
+
+    def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
+        """`label_accuracy`, where truths and labels are known."""
+        source: Source = getattr(self, "source")  # noqa: B009  (set by `prepare`)
+        if samples.truths is None or "label" not in source.batch("train", torch.arange(1)):
+            return {}
+        x, truths = (part.movedim(1, -1).cpu().numpy() for part in (samples.x, samples.truths))
+        truths = truths[samples.measurement_index.cpu().numpy()]
+        return {"values": {"label_accuracy": label_agreement(source, x, truths)}}
+
+
+class JudgedXor(_LabelJudge, Xor):
+    """`Xor` with `label_accuracy`."""
+
+
+class JudgedAnd(_LabelJudge, And):
+    """`And` with `label_accuracy`."""
 
 
 def label_agreement(source: Source, x: np.ndarray, truth: np.ndarray, examples: int = 20_000) -> float:

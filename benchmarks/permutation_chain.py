@@ -33,11 +33,14 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
 def main() -> None:
     """Draw, from the command line."""
     parser = CommandParser(prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0])
-    parser.add_argument("out", type=Path, help="the picture, a .png")
+    parser.add_argument(
+        "out", type=Path, nargs="?", default=Path("results/permutation_chain.png"), help="the picture, a .png"
+    )
     run_command(_draw, parser)
 
 
 def _draw(options: argparse.Namespace) -> None:
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, exact=True))
 
 

@@ -32,6 +32,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
+    EulerStep,
     Kernel,
     LevelBridge,
     MultistepLeap,
@@ -115,6 +116,7 @@ __all__ = [
     "Denoiser",
     "DiscreteTimeChain",
     "Distillation",
+    "EulerStep",
     "FiniteJumpProcess",
     "FiniteProcess",
     "GammaHead",

@@ -32,6 +32,7 @@ from blackout.networks.item_encoders import (
 )
 from blackout.networks.mlp import ResidualMLP, SequenceConvolution
 from blackout.networks.ncsnpp import NCSNpp
+from blackout.networks.published_encoders import PublishedPieceEncoder, PublishedStripEncoder
 from blackout.networks.set_transformer import SetTransformer
 from blackout.networks.transformer import Transformer
 from blackout.networks.unet import UNet
@@ -54,6 +55,8 @@ __all__ = [
     "PaperInputs",
     "PieceEncoder",
     "PointEncoder",
+    "PublishedPieceEncoder",
+    "PublishedStripEncoder",
     "ResidualMLP",
     "SequenceConvolution",
     "SetTransformer",

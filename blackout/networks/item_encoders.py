@@ -53,7 +53,7 @@ class PieceEncoder(nn.Module):
         std: float = 1.0,
     ) -> None:
         super().__init__()
-        in_channels, height, width = _image_shape(item_shape, "piece encoder")
+        in_channels, height, width = image_shape(item_shape, "piece encoder")
         check_sizes("piece encoder", features=features, channels=channels)
         self.features = features
         self.scaling = Scaling(mean, std)
@@ -107,7 +107,7 @@ class StripEncoder(nn.Module):
         std: float = 1.0,
     ) -> None:
         super().__init__()
-        in_channels, height, width = _image_shape(item_shape, "strip encoder")
+        in_channels, height, width = image_shape(item_shape, "strip encoder")
         check_sizes("strip encoder", parts=parts, features=features, channels=channels)
         message = f"a strip of {width} pixels cannot be divided into {parts} parts"
         ensure(width % parts == 0, message)
@@ -347,7 +347,7 @@ class Scaling(nn.Module):
         return (x - self.mean) / self.std
 
 
-def _image_shape(shape: Sequence[int], encoder: str) -> tuple[int, int, int]:
+def image_shape(shape: Sequence[int], encoder: str) -> tuple[int, int, int]:
     """Return channels, height and width.
 
     Raises:

@@ -140,6 +140,7 @@ class Transformer(nn.Module):
         heads: of attention.
         expansion: hidden features of the MLPs divided by `width`.
         dropout: probability after attention and MLP.
+        conditioning: features of the time embedding; None for `width`. SEDD has 128.
         num_classes: number of classes of a conditional network; None for an unconditional one.
         covariate_levels: number of levels of each covariate, see `ClassEmbedding`.
 
@@ -167,17 +168,20 @@ class Transformer(nn.Module):
         heads: int = 4,
         expansion: int = 4,
         dropout: float = 0.0,
+        conditioning: int | None = None,
         num_classes: int | None = None,
         covariate_levels: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         # 1. Check the sizes.
+        conditioning = width if conditioning is None else conditioning
         check_sizes(
             "transformer",
             outputs=outputs,
             depth=depth,
             heads=heads,
             expansion=expansion,
+            conditioning=conditioning,
             shape=min(shape),
         )
         self.shape = tuple(shape)
@@ -192,7 +196,7 @@ class Transformer(nn.Module):
             )
 
         # 2. Embeddings of time, tokens and positions.
-        self.time = TimeEmbedding(width, width)
+        self.time = TimeEmbedding(width, conditioning)
         if levels is None:
             self.stem: nn.Module = dense(patch_size, width)
         else:
@@ -202,14 +206,14 @@ class Transformer(nn.Module):
 
         # 3. Blocks and output.
         self.layers = nn.ModuleList(
-            DiTBlock(width, heads, expansion, width, dropout) for _ in range(depth)
+            DiTBlock(width, heads, expansion, conditioning, dropout) for _ in range(depth)
         )
         self.norm = LayerNorm(width, elementwise_affine=False)
-        self.film = dense(width, 2 * width, NEAR_ZERO)
+        self.film = dense(conditioning, 2 * width, NEAR_ZERO)
         self.head = dense(width, outputs * patch_size, NEAR_ZERO)
         self.classes: ClassEmbedding | None = None
         if num_classes is not None:
-            self.classes = ClassEmbedding(num_classes, width, covariate_levels)
+            self.classes = ClassEmbedding(num_classes, conditioning, covariate_levels)
 
     def forward(self, x: Tensor, time_index: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map states or scaled data and time indices to raw outputs.

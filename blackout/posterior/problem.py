@@ -89,6 +89,22 @@ class Prior:
             object.__setattr__(self, "kernel", bridge)
         object.__setattr__(self, "denoiser", CountingDenoiser(self.denoiser))
 
+    def with_kernel(self, kernel: Kernel) -> Prior:
+        """Return the prior whose runs follow the denoiser by the steps of another kernel.
+
+        Its network evaluations are counted by this prior, too.
+        """
+        return Prior(
+            self.denoiser,
+            self.process,
+            self.shape,
+            kernel,
+            self.mean,
+            self.times,
+            self.steps_per_logit,
+            self.device,
+        )
+
     @property
     def evaluations(self) -> int:
         """Return the number of network evaluations so far, each of a batch."""

@@ -35,6 +35,7 @@ from typing import ClassVar, NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor
 
+from blackout.diffusion.kernels import Kernel
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.errors import UserError, check_at_least_one, ensure, refuse
 from blackout.posterior.blind import BlindProblem
@@ -282,6 +283,7 @@ class SplitGibbs(Method):
         sweeps: number of levels.
         first_level: None for the one that suits the process.
         last_level: None for the one that suits the process.
+        kernel: step of the reverse runs; None for that of the prior.
 
     References: Chu et al. 2025, algorithm 1 and section 3.4; see the module.
     """
@@ -298,6 +300,7 @@ class SplitGibbs(Method):
     sweeps: int = 60
     first_level: float | None = None
     last_level: float | None = None
+    kernel: Kernel | None = None
 
     def resolve(self, prior: Prior, problem: Problem) -> Method:
         """Return the method with its levels.
@@ -307,10 +310,10 @@ class SplitGibbs(Method):
         """
         check_at_least_one(passes=self.passes, proposals=self.proposals, steps=self.steps)
         refuse(self.polish < 0, f"posterior.polish must be at least 0, not {self.polish}")
-        if self.published and (self.likelihood_step, self.passes) != ("auto", None):
+        if self.published and (self.likelihood_step == "heat_bath" or self.passes is not None):
             raise UserError(
                 "posterior=sgdd_published always takes Metropolis steps: leave out "
-                "posterior.likelihood_step and posterior.passes"
+                "posterior.passes and posterior.likelihood_step=heat_bath"
             )
         if self.levels:
             return self
@@ -340,6 +343,7 @@ class SplitGibbs(Method):
     def draw(self, run: Run) -> Tensor:
         """Draw samples, counts [n, *shape]; see `Method.draw`."""
         prior = run.prior
+        reverse_prior = prior if self.kernel is None else prior.with_kernel(self.kernel)
         problem = run.problem
         streams = run.streams
 
@@ -364,7 +368,7 @@ class SplitGibbs(Method):
             z, info = step(x, z, t, streams.fold_in(3 * k))
 
             # 4. The prior step, x given z.
-            x = prior.reverse(z, t, streams.fold_in(3 * k + 1), self.steps)
+            x = reverse_prior.reverse(z, t, streams.fold_in(3 * k + 1), self.steps)
             run.record(
                 t,
                 x,

@@ -4,10 +4,13 @@ import itertools
 import re
 
 import pytest
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from benchmarks import coverage
 from benchmarks.energy_discrepancy import save
+from benchmarks.permutation_sedd import PAPER_BODY
+from blackout import networks
 from blackout.config.choices import choices, describe
 from blackout.flows.targets import EnergyNetwork
 from tests.cli.test_configs import completed, composed
@@ -15,7 +18,7 @@ from tests.cli.test_experiments import SHAPES, stand_in
 
 BLACKOUT = {  # section 3, appendices E to I, and the published code where these are silent
     "batch_size": 256, "ema_decay": 0.9999, "trainer.max_steps": 300000, "optimizer.lr": 2e-4,
-    "optimizer.warmup_steps": 0,
+    "optimizer.warmup_steps": 0, "trainer.precision": "32-true", "sampler.bfloat16": False,
     "optimizer.factory._target_": "torch.optim.Adam", "schedule.num_steps": 1000, "schedule.grid.final_time": 15.0,
     "sampler.num_steps": 1000, "flip": True, "loss.kind": "instantaneous", "loss.weighting": "paper",
     "network.body._target_": "blackout.networks.NCSNpp", "network.body.channels": 128,
@@ -103,7 +106,7 @@ PUBLISHED = {
     },
     **{
         f"symmetric/table2 dataset.length={n}": SYMMETRIC
-        | {"shuffle.schedule": schedule, "dataset.length": n, "network.encoder.channels": 32}
+        | {"shuffle.schedule": schedule, "dataset.length": n, "network.encoder.channels": 32, "network.encoder.features": 128}
         for n, schedule in SORTS.items()
         if n <= 100
     },
@@ -142,6 +145,7 @@ PUBLISHED = {
         "dataset.validation": 0,
         "batch_size": 32, "optimizer.lr": 3e-4, "optimizer.factory._target_": "torch.optim.AdamW",
         "process._target_": "blackout.diffusion.Uniform", "network.body.width": 768, "network.body.depth": 12,
+        "network.body.conditioning": 128, "network.body.patch": 1, "schedule.grid.final_time": 20.0,
     },
     "dnfs/figure1": SMALL,
     "dnfs/figure4 density=circles": FLOW | {
@@ -266,7 +270,8 @@ def coverage_commands():
     """Commands of the table of coverage that stand for experiments and tasks."""
     for row in ROWS:
         if "runs" in row or "task" in row:
-            yield from re.findall(r"`([^`]+)`", coverage.command(row))
+            for command in re.findall(r"`([^`]+)`", coverage.command({**row, "then": ()})):
+                yield command.removesuffix(" ckpt=<run>")
 
 
 def cells(words):
@@ -300,11 +305,22 @@ def test_all_runs_of_a_table_compose_and_differ(command):
     assert all(first != second for first, second in itertools.combinations(configs, 2))
 
 
-@pytest.mark.parametrize("rival", ["xor_svdd", "xor_smc", "and_svdd", "and_smc"])
-def test_rivals_of_tasks_are_as_published(rival):  # appendix C.2, table 6: M, guesses, steps
-    config = composed(f"task=sgdd/table4_{rival}", "ckpt=x", name="sample")
-    posterior, steps = config["posterior"], config["sampler"]["num_steps"]
-    assert (posterior["particles"], posterior["rollouts"], steps) == (20, 3, 128)
+RIVALS = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
+"""Appendix C.2 and Table 6 of SGDD: particles and steps."""
+
+
+@pytest.mark.parametrize("task, steps", [("table2", "law"), ("table3", "law"), ("table4_xor", "sampler"), ("table4_and", "sampler")])
+@pytest.mark.parametrize("rival", RIVALS)
+def test_rivals_of_tasks_are_as_published(task, steps, rival):
+    config = composed(f"task=sgdd/{task}", f"posterior={rival}", "ckpt=x", name="sample")
+    assert (config["posterior"]["particles"], config[steps]["num_steps"]) == RIVALS[rival]
+    assert config["posterior"].get("rollouts", 3) == 3
+
+
+def test_the_published_method_takes_euler_steps_and_the_published_sizes():
+    posterior = composed("task=sgdd/table4_and", "posterior=sgdd_published", "ckpt=x", name="sample")["posterior"]
+    assert posterior["kernel"]["_target_"].endswith("EulerStep") and posterior["published"]
+    assert (posterior["sweeps"], posterior["proposals"], posterior["steps"]) == (100, 5000, 20)
 
 
 @pytest.fixture
@@ -357,3 +373,39 @@ def test_a_few_steps_of_every_row(run, data_dir, experiment):
 def test_a_few_samples_of_every_task_with_a_law_of_its_own(run, tmp_path, row):
     outcome = run("sample", f"task={coverage.name(row['task'][0])}", *row["small"], f"out={tmp_path / 'out'}")
     assert outcome.code == 0, outcome.err
+
+
+STATED = {  # parameters that papers or their published code state, with the networks that have them
+    "NCSN++, the code of Blackout Diffusion": (62_693_251, lambda: published("ncsnpp", shape=(3, 32, 32))),
+    "SEDD-small, Chu et al. 2025, appendix C.1": (90e6, lambda: published("transformer_sedd", (1, 32, 32), outputs=2, levels=2)),
+    "SEDD, Zhang et al. 2025, appendix G.1": (25e6, lambda: networks.Transformer((100,), 100, 100, **PAPER_BODY)),
+    "jigsaws 2x2 of MNIST, the code of SymmetricDiffusers": (2.88e6, lambda: set_transformer((1, 14, 14), 4)),
+    "jigsaws 3x3 of MNIST, the code of SymmetricDiffusers": (1.64e6, lambda: set_transformer((1, 9, 9), 9)),
+    "jigsaws 6x6 of MNIST, the code of SymmetricDiffusers": (1.47e6, lambda: set_transformer((1, 4, 4), 36)),
+    "sorting, the code of SymmetricDiffusers": (3.10e6, lambda: set_transformer((1, 28, 112), 9)),
+}  # fmt: skip
+
+
+def published(choice, shape, **arguments):
+    """The body of a choice of `network=`."""
+    body = composed("dataset=cifar10", f"network={choice}")["network"]["body"]
+    sizes = {name: value for name, value in body.items() if name != "_target_"}
+    return getattr(networks, body["_target_"].rpartition(".")[2])(shape, **sizes, **arguments)
+
+
+def set_transformer(shape, items):
+    """The network of a paper's jigsaws or lists."""
+    experiment = "table2" if shape[2] > 100 else "table1_mnist"
+    network = composed(f"experiment=symmetric/{experiment}")["network"]
+    encoder = dict(network.pop("encoder"))
+    network.pop("_target_")
+    made = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
+    return networks.SetTransformer(made, items, **network)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_networks_have_as_many_parameters_as_stated(name):
+    stated, build = STATED[name]
+    with torch.device("meta"):
+        network = build()
+    assert sum(one.numel() for one in network.parameters()) == pytest.approx(stated, rel=0.05)

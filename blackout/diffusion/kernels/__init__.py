@@ -15,10 +15,12 @@ For the other processes:
     LevelBridge             X_0 from its distribution, then the bridge     1      exact, 1 element
     BirthDeathBridge        the predicted pair rounded, then the bridge    1      order 1
     TauLeap                 all reverse jumps at constant rates            1      order 1
+    EulerStep               at most one jump, rate (t - s) its probability 1      order 1
 """
 
 from blackout.diffusion.kernels.base import Kernel, ReverseStep, StatefulKernel
 from blackout.diffusion.kernels.birth_death import BirthDeathBridge
+from blackout.diffusion.kernels.euler import EulerStep
 from blackout.diffusion.kernels.finite_states import LevelBridge
 from blackout.diffusion.kernels.multistep import MultistepLeap
 from blackout.diffusion.kernels.pure_death import BinomialBridge, PoissonLeap, PosteriorBridge
@@ -29,6 +31,7 @@ from blackout.diffusion.kernels.trapezoidal import PosteriorTrapezoidal, Trapezo
 __all__ = [
     "BinomialBridge",
     "BirthDeathBridge",
+    "EulerStep",
     "Kernel",
     "LevelBridge",
     "MultistepLeap",
