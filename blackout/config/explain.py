@@ -216,9 +216,14 @@ def _group_of_others(
         words: before it.
         further: words of the search path.
     """
-    group = word.partition("=")[0]
+    group, _, choice = word.partition("=")
     if not isinstance(error, ConfigCompositionException) or "@" in group:
         return ""
+    config = hydra.compose(program, [*words, *further], return_hydra_config=True)
+    packaged = [name for name in config.hydra.runtime.choices if name.startswith(f"{group}@")]
+    if packaged:
+        names = " and ".join(packaged)
+        return f"{word}: this group is {names} here, such as {packaged[0]}={choice}"
     families = [
         f"family={family}"
         for family in choices("family")
@@ -317,9 +322,9 @@ def _wrong_key(override: Override, config: DictConfig, program: str, further: Se
             names += groups()
         similar = find_similar(key, names)
         owner, other_key = _key_of_others(key, program, further, is_near=not similar)
-        if other_key == key:
+        if other_key == key and not similar.endswith(f".{name}"):
             return f"{key}: no such option here, but one of {owner}"
-        if other_key:
+        if other_key and not similar:
             return f"{key}: no such option (did you mean {other_key}, of {owner}?)"
         return f"{key}: no such option{suggest_key(key, names)}"
     if override.type is OverrideType.ADD and exists:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blackout.data.findings import Finding
 from blackout.errors import ensure
 
 DEFAULT_HOLDOUT = 0.1  # fraction of the samples for the test
@@ -61,7 +62,7 @@ def split_samples(
         return SplitRows(rest, rest[:0], test)
     if count == 1:
         message = "there is only one sample: it is used for training, validation and test"
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(Finding(message), stacklevel=2)
         return SplitRows(rest, rest, test)
     rest_labels = None if labels is None else labels[rest]
     train, val = take_validation(len(rest), num_validation, seed, rest_labels)

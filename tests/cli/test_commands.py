@@ -62,7 +62,7 @@ def test_flags_of_hydra_are_no_overrides():
     (["dataset=["], "dataset=[ cannot be understood"),
     (["+seed=3"], "seed is a setting already: leave out the +"),
     (["optimizer.factory.amsgrad=true"], "+optimizer.factory.amsgrad=true sets it"),
-    (["baseline=borders"], "baseline=borders does not fit the other choices"),
+    (["baseline=borders"], "baseline=borders is not for family=blackout, but for family=shuffle"),
     (["dataset=counts"], "dataset.path must be given: dataset.path=..."),
     (["trainer.max_epochs=3"], "lengths are in optimiser steps: trainer.max_steps=..."),
     (["seed=3"], "this command line cannot be understood: Hydra's own words"),
