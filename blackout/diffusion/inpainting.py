@@ -7,7 +7,7 @@ the model's probability of the known path's births, given all elements, by which
 resamples (`blackout.diffusion.particles`).
 
 References: Lugmayr et al. 2022, Algorithm 1; the distances are this project's, checked in
-    tests/verification/test_particle_laws.py.
+    tests/verification/test_particles.py.
 """
 
 from __future__ import annotations

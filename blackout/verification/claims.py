@@ -89,7 +89,7 @@ def nearest_births(beliefs: Beliefs, r: float) -> Array:
 def stochastic_births(beliefs: Beliefs, r: float) -> Array:
     """Binomial bridge, y rounded up with the probability of its fractional part.
 
-    [Santos 2023, eq. 12], the rounding ours (tests/verification/test_kernel_laws.py); [R, max_count + 1] as of
+    [Santos 2023, eq. 12], the rounding ours (tests/verification/test_pure_death_kernels.py); [R, max_count + 1] as of
     `Births`.
     """
     at_most, top = beliefs.headroom, _top(beliefs)
@@ -159,7 +159,7 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
 def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
     """The same for the trapezoidal step of whole distributions: bridges in both stages, the second extrapolated.
 
-    [S] of [S]. Ours (tests/verification/test_kernel_laws.py).
+    [S] of [S]. Ours (tests/verification/test_pure_death_kernels.py).
     """
 
     def births(
@@ -240,7 +240,7 @@ def landing(births: Array, start: Array) -> Array:
 def independent(levels: Array) -> Array:
     """Distributions of every element [..., elements, levels] -> of all [..., levels ** elements].
 
-    Their products. Ours (tests/verification/test_kernel_laws.py).
+    Their products. Ours (tests/verification/test_pure_death_kernels.py).
     """
     joint = levels[..., 0, :]
     for element in range(1, levels.shape[-2]):
@@ -290,7 +290,7 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
     """Jumps at constant rates [..., states] into every state: all of them, clipped, or one at most.
 
     [..., states] [Gillespie 2001; Campbell 2022, section 4.3]; sums of Poisson jumps by their Fourier transform, ours
-    (tests/verification/test_jump_kernel_laws.py).
+    (tests/verification/test_jump_kernels.py).
     """
     start = toy.states
     if not toy.matrices.ordered:
@@ -311,7 +311,7 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
     """The bridge from the numbers N of missing and I of immigrants, rounded stochastically to whole ones.
 
-    [states ** elements, elements, states], see `bridge_from`. Ours (tests/verification/test_jump_kernel_laws.py).
+    [states ** elements, elements, states], see `bridge_from`. Ours (tests/verification/test_jump_kernels.py).
     """
     missing, immigrants = np.moveaxis(missing_and_immigrants(toy, t, mean), -1, 0)
     x, law = toy.states, np.zeros((*missing.shape, toy.size))
@@ -330,7 +330,7 @@ def bridge_from(
     """X_t = x plus Binomial(N, r) minus Binomial(I, g) plus Poisson, [..., size] for arrays [...].
 
     Survivors that are back, immigrants that had not come, and units that came and went: ours
-    (tests/verification/test_jump_kernel_laws.py).
+    (tests/verification/test_jump_kernels.py).
     """
     q_s, q_t = np.exp(-s), np.exp(-t)
     r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
@@ -345,7 +345,7 @@ def bridge_from(
 def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
     """E[(X_0 - S, I) | X_t], survivors S and immigrants I: the exact denoiser of immigration and death.
 
-    [states ** elements, elements, 2]. Ours (tests/verification/test_jump_kernel_laws.py).
+    [states ** elements, elements, 2]. Ours (tests/verification/test_jump_kernels.py).
     """
     o, m, k = np.ogrid[: toy.levels, : toy.size, : toy.levels]
     survive = binomial_pmf(np.arange(toy.levels)[:, None], np.exp(-t), toy.levels - 1)
@@ -363,7 +363,7 @@ def start(toy: JumpToy, t: float) -> Array:
 def start_thinned(toy: Toy, q: float) -> Array:
     """Poisson(q E[X_0]), where pure death starts, [states ** elements].
 
-    Ours (tests/verification/test_toy_tables.py).
+    Ours (tests/verification/test_kernel_bias.py).
     """
     return independent(landing(poisson_pmf(toy.mean * q, toy.max_count), np.zeros(toy.pixels, int)))
 
@@ -371,7 +371,7 @@ def start_thinned(toy: Toy, q: float) -> Array:
 def start_poisson(toy: JumpToy, t: float, mean: float) -> Array:
     """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts, [states ** elements].
 
-    Ours (tests/verification/test_jump_kernel_laws.py).
+    Ours (tests/verification/test_jump_kernels.py).
     """
     rates = np.exp(-t) * toy.mean - mean * np.expm1(-t)
     return independent(poisson_pmf(rates, toy.size - 1)[None])[0]
@@ -524,7 +524,7 @@ def p_value(observed: Array, law: Array) -> float:
 
     0 when a state of probability 0 was drawn.
 
-    Pearson's test. Ours (tests/verification/test_kernel_laws.py) is which cells are put together.
+    Pearson's test. Ours (tests/verification/test_pure_death_kernels.py) is which cells are put together.
     """
     expected = law * observed.sum()
     if observed[law <= 0].any():
@@ -597,7 +597,7 @@ class Subject:
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         """NFE, and the total variation of the exact distribution sampled from the one aimed at: an integer and a float.
 
-        Ours (tests/verification/test_kernel_laws.py, test_jump_kernel_laws.py).
+        Ours (tests/verification/test_pure_death_kernels.py, test_jump_kernel_laws.py).
         """
         per_step = 2 if kernel in _TWICE else 1
         times = grid(num_steps // per_step)
@@ -608,7 +608,7 @@ class Subject:
     def final_law(self, kernel: str, times: Tensor) -> Array:
         """What the sampling loop returns on a grid, [levels ** elements]; states above the levels are cut off.
 
-        Its steps one after another, see `Step`. Ours (tests/verification/test_kernel_laws.py).
+        Its steps one after another, see `Step`. Ours (tests/verification/test_pure_death_kernels.py).
         """
         toy, at = self.toy, [self.clock(t) for t in times.tolist()]
         law = self.start(toy, at[-1])
@@ -676,7 +676,7 @@ class StaySubject(Subject):
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         """Steps, and how far from the law at time 0.6, [S], it is after them: `total_variation`, a float.
 
-        Ours (tests/verification/test_jump_kernel_laws.py).
+        Ours (tests/verification/test_jump_kernels.py).
         """
         law, step = self.toy.marginal(0.6), independent(stay(self.toy, 0.6, 0.5 / num_steps))
         return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
@@ -827,7 +827,7 @@ def _ordinal(
 def _halving(top: int) -> tuple[Any, Matrices]:
     """The documentation's example: x to x // 2 at rate 3.
 
-    Q is [top + 1, top + 1]. Ours (tests/verification/test_jump_kernel_laws.py).
+    Q is [top + 1, top + 1]. Ours (tests/verification/test_jump_kernels.py).
     """
     generator = 3.0 * (np.eye(top + 1)[np.arange(top + 1) // 2] - np.eye(top + 1))
     return processes.from_generator(top, generator), of_generator(generator)
@@ -856,7 +856,7 @@ def _chain(
 def _observed(top: int) -> tuple[Any, Matrices]:
     """A jump process with random rates, looked at now and then: every step has a matrix of its own.
 
-    Steps are exp(Q d) of intervals d, [T, S, S]. Ours (tests/verification/test_jump_kernel_laws.py).
+    Steps are exp(Q d) of intervals d, [T, S, S]. Ours (tests/verification/test_jump_kernels.py).
     """
     generator, times = _random(top + 2), logit_times(_CHAIN, 6.0, -12.0).numpy()
     steps = np.stack([chains.expm(generator * d) for d in np.diff(times)])
@@ -871,7 +871,7 @@ def _random(size: int) -> Array:
 def _scaled(generator: Array) -> Array:
     """A generator [S, S] over its second least rate of decay, so that the slowest mode decays as e^-t.
 
-    Ours (tests/verification/test_jump_kernel_laws.py).
+    Ours (tests/verification/test_jump_kernels.py).
     """
     return generator / np.sort(-np.linalg.eigvals(generator).real)[1]
 
@@ -948,7 +948,7 @@ class Row(NamedTuple):
     def order(self) -> float:
         """p where the error last fell as evaluations^-p; inf for an exact kernel. A float, of the last two errors.
 
-        Ours (tests/verification/test_jump_kernel_laws.py).
+        Ours (tests/verification/test_jump_kernels.py).
         """
         if max(self.errors) < EXACT:
             return math.inf

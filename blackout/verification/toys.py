@@ -132,7 +132,7 @@ def pixel_pair() -> Toy:
 
     p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
 
-    p0 is [16, 16]. Ours (tests/verification/test_kernel_laws.py).
+    p0 is [16, 16]. Ours (tests/verification/test_pure_death_kernels.py).
     """
     grid = np.moveaxis(np.indices((16, 16)), 0, -1)
 
@@ -147,7 +147,7 @@ def pixel_pair() -> Toy:
 def exclusive_pair() -> Toy:
     """Two pixels of 16 levels, of which one is always black: a birth in one takes all rate from the other.
 
-    p0 is [16, 16]. Ours (tests/verification/test_kernel_laws.py).
+    p0 is [16, 16]. Ours (tests/verification/test_pure_death_kernels.py).
     """
     lit = stats.norm.pdf(np.arange(16), 8, 3)
     p0 = np.zeros((16, 16))
@@ -168,7 +168,7 @@ def three_pixels() -> Toy:
 
 
 def total_variation(p: Array, q: Array) -> float:
-    """Half the L1 distance of two distributions, [S] each: a float. Ours (tests/verification/test_kernel_laws.py)."""
+    """Half the L1 distance of two distributions, [S] each: a float. Ours (tests/verification/test_pure_death_kernels.py)."""
     return 0.5 * float(np.abs(p - q).sum())
 
 
@@ -197,7 +197,7 @@ _LOG_FACTORIAL = special.gammaln(np.arange(4096) + 1.0)
 def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
     """P(k) for k = 0..max_count along the last axis; n whole numbers [..., 1] or [R, 1], p likewise or a scalar.
 
-    By logarithms of factorials. Ours (tests/verification/test_kernel_laws.py).
+    By logarithms of factorials. Ours (tests/verification/test_pure_death_kernels.py).
     """
     k = np.arange(max_count + 1)
     kept = np.clip(n - k, 0, None)
@@ -263,7 +263,7 @@ class JumpToy(Data):
     def expectation(self, table: Array, t: float) -> Array:
         """E[f(X_0,i, X_t,i) | X_t] for every element i, [states ** elements, elements, K]; 0 where X_t cannot be.
 
-        Bayes' rule, summed over X_0 of all elements. Ours (tests/verification/test_jump_kernel_laws.py).
+        Bayes' rule, summed over X_0 of all elements. Ours (tests/verification/test_jump_kernels.py).
 
         Args:
             table: P(X_t,i = m | X_0,i = o) f(o, m), [levels, states, K]: so nothing is divided by small probabilities
@@ -320,7 +320,7 @@ def of_steps(steps: Array) -> Matrices:
 def of_birth_death(mean: float, size: int) -> Matrices:
     """Immigration and death on 0..size - 1: binomial survivors and Poisson newcomers.
 
-    [size, size]. Ours (tests/verification/test_jump_kernel_laws.py).
+    [size, size]. Ours (tests/verification/test_jump_kernels.py).
     """
     levels = np.arange(size)
 
@@ -341,7 +341,7 @@ def product(steps: np.ndarray) -> np.ndarray:
 def birth_death_generator(births: float, size: int) -> np.ndarray:
     """Immigration-death cut off at size - 1: rates [size, size], `births` up and k down from k, a row from each state.
 
-    Ours (tests/verification/test_process_laws.py).
+    Ours (tests/verification/test_bounds_and_losses.py).
     """
     q = np.diag(np.full(size - 1, births), 1) + np.diag(np.arange(1.0, size), -1)
     return q - np.diag(q.sum(1))
@@ -352,7 +352,7 @@ def random_generator(
 ) -> np.ndarray:
     """Off-diagonal rates exp(spread normal), each kept with probability `density`: [size, size], rows with sum 0.
 
-    Ours (tests/verification/test_jump_kernel_laws.py).
+    Ours (tests/verification/test_jump_kernels.py).
     """
     q = np.exp(spread * rng.standard_normal((size, size))) * (rng.random((size, size)) < density)
     np.fill_diagonal(q, 0.0)

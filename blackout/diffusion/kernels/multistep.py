@@ -12,7 +12,7 @@ Poisson start instead: with q = e^-t and d = e^-s - e^-t, it uses z_t = (1 - q) 
 c = min(1, (q^2 + d^2) / (2 q d)). While little is born, Cov(X_s) is then that of the exact
 distribution at every time, whatever the steps. The step to s = 0 adds y_t, stochastically rounded.
 
-References: this project; checked in tests/verification/test_kernel_laws.py.
+References: this project; checked in tests/verification/test_pure_death_kernels.py.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def extrapolate(y: Tensor, z: Tensor, c: float) -> Tensor:
 
     It is scaled so that clipping does not change the sum over a sample.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
     """
     axes = tuple(range(1, y.ndim))
     raw = y + min(c, 1.0) * (y - z)

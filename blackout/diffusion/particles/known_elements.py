@@ -4,7 +4,7 @@ Known elements follow a path of the forward process that ends in their values (`
 ratio of the model's probability of that path to the probability it was drawn with turns particles
 into the distribution given these elements.
 
-References: this project; checked in tests/verification/test_particle_laws.py.
+References: this project; checked in tests/verification/test_particles.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KnownWeight:
     [Pitt 1999]. Every step divides by the look-ahead of the step before, and none is left at s = 0:
     limits and the estimate are as without.
 
-    References: this project; checked in tests/verification/test_particle_laws.py.
+    References: this project; checked in tests/verification/test_particles.py.
 
     Args:
         process: that is reversed; see `has_step_probability`.

@@ -1,6 +1,6 @@
-"""Exact laws on enumerable state spaces, written independently of the package: pmf matrices and oracles.
+"""Exact distributions of one pixel with levels 0..M, written independently of the package.
 
-One pixel with levels 0..M. Rows are the conditioning state, columns the state drawn. All float64 numpy.
+In matrices, rows are the conditioning state and columns the sampled state. All are float64 numpy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LEVELS = np.arange(256)
 
 
 def two_bumps() -> np.ndarray:
-    """A 256-level pixel: an even mixture of two rounded normals, 70 +- 20 and 185 +- 25."""
+    """A 256-level pixel: an even mixture of two rounded normals, 70 ± 20 and 185 ± 25."""
     p = stats.norm.pdf(LEVELS, 70, 20) + stats.norm.pdf(LEVELS, 185, 25)
     return p / p.sum()
 
@@ -32,14 +32,14 @@ def thinning(max_count: int, q: float) -> np.ndarray:
 
 
 def posterior(p0: np.ndarray, q: float) -> np.ndarray:
-    """P(X_0 = o | X_t = m), [m, o]; rows that cannot occur are put on o = m."""
+    """P(X_0 = o | X_t = m), [m, o]; all mass on o = m in rows that cannot occur."""
     joint = thinning(len(p0) - 1, q).T * p0[None, :]
     mass = joint.sum(1, keepdims=True)
     return np.where(mass > 0, joint / np.where(mass > 0, mass, 1), np.eye(len(p0)))
 
 
 def missing_mean(p0: np.ndarray, q: float) -> np.ndarray:
-    """The oracle y(m) = E[X_0 - X_t | X_t = m], [m]."""
+    """The exact posterior mean y(m) = E[X_0 - X_t | X_t = m], [m]."""
     levels = np.arange(len(p0))
     return np.clip(posterior(p0, q) @ levels - levels, 0, None)
 
