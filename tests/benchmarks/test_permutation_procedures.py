@@ -7,7 +7,7 @@ from blackout.permutations import all_permutations, compose
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
 from blackout.permutations.shuffles import Riffle
-from tests.permutations.enumeration import assert_draws
+from tests.permutations.sampling_checks import assert_samples_follow
 
 
 def test_codes():
@@ -20,7 +20,8 @@ def test_codes():
 
 def test_log_probabilities_and_beams():
     torch.manual_seed(0)
-    scores, order = torch.randn(6, 7, 7), torch.rand(6, 7).argsort()
+    scores = torch.randn(6, 7, 7)
+    order = torch.rand(6, 7).argsort()
     general = GeneralizedPlackettLuce(scores).log_prob(order)
     assert torch.allclose(direct.generalized_log_prob(scores, order), general, atol=1e-5)
     plain = PlackettLuce(scores[:, 0]).log_prob(order)
@@ -34,15 +35,16 @@ def test_walks():
     torch.manual_seed(0)
     states, targets = direct.walk_with_targets(4, 30_000, [0, 1, 3])
     assert torch.equal(compose(states[1], targets[1]), states[0])
-    assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
+    assert_samples_follow(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
     states, back = direct.plain_walk(4, 30_000, [0, 1, 3])
     assert torch.equal(compose(states[1], back[1]), states[0])
-    assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
+    assert_samples_follow(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
 
 
 def test_plain_layers_give_the_same():
     torch.manual_seed(0)
-    scores, vector = torch.randn(5, 30, 30), torch.randn(5, 30, dtype=torch.float64)
+    scores = torch.randn(5, 30, 30)
+    vector = torch.randn(5, 30, dtype=torch.float64)
     assert torch.equal(direct.plain_greedy(scores), GeneralizedPlackettLuce(scores, width=1).mode)
     assert torch.equal(direct.plain_fisher_yates(FisherYates.encode(x := scores[0].argsort())), x)
     orders, log_probs = InverseRiffle(vector).top(16)
