@@ -1,4 +1,4 @@
-"""No number is used twice: every use of a seed has keys of its own."""
+"""No random number is used twice: every use of a seed has its own keys."""
 
 from itertools import combinations
 
@@ -23,23 +23,30 @@ from tests.training.test_python import BODY, COUNTS
 
 @pytest.fixture
 def keys(monkeypatch):
-    """The keys of all draws from streams since the list was last emptied."""
-    seen, begin = [], streams.Draw.__init__
+    """The keys of all random draws since the list was last cleared."""
+    recorded = []
+    original_init = streams.Draw.__init__
 
     def record(draw, keys):
-        seen.extend(keys.tolist())
-        begin(draw, keys)
+        recorded.extend(keys.tolist())
+        original_init(draw, keys)
 
     monkeypatch.setattr(streams.Draw, "__init__", record)
-    return seen
+    return recorded
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(7, marks=pytest.mark.deep)])
-def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
+def test_no_two_uses_of_a_seed_share_a_key(keys, seed):
     model = from_data(COUNTS, BODY, batch_size=16, validation_draws=2, seed=seed)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    trainer = pl.Trainer(**quiet, enable_model_summary=False, max_steps=9)
-    inner, counts = model.model.eval(), COUNTS[:16]
+    options = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "accelerator": "cpu",
+    }
+    trainer = pl.Trainer(**options, enable_model_summary=False, max_steps=9)
+    inner = model.model.eval()
+    counts = COUNTS[:16]
     uses = {
         "training": lambda: trainer.fit(model),
         "continuous": lambda: continuous_bits(inner, counts, 4, seed),
@@ -48,18 +55,22 @@ def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
         "weighted": lambda: weighted_path_bits(inner, counts, 9, 4, seed),
         "samples": lambda: model.sample(16, seed=seed, num_steps=9),
     }
-    found = {}
+    keys_of_use = {}
     for name, use in uses.items():
         keys.clear()
         use()
-        found[name] = set(keys)
-        assert len(found[name]) > 10
-    shared = [(one, other) for one, other in combinations(found, 2) if found[one] & found[other]]
+        keys_of_use[name] = set(keys)
+        assert len(keys_of_use[name]) > 10
+    shared = [
+        (first, second)
+        for first, second in combinations(keys_of_use, 2)
+        if keys_of_use[first] & keys_of_use[second]
+    ]
     assert not shared
 
 
 @pytest.mark.parametrize("particles", [1, 4])
-def test_a_sample_draws_from_no_key_twice(keys, particles):
+def test_a_sample_uses_no_key_twice(keys, particles):
     model = from_data(COUNTS, BODY, seed=0).model.eval()
     sampler = Sampler(num_steps=5, correction=Correction(2), inpainting_particles=particles)
     known = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
@@ -67,12 +78,15 @@ def test_a_sample_draws_from_no_key_twice(keys, particles):
     assert len(keys) == len(set(keys)) > 6 * 5
 
 
-def test_the_order_of_epoch_1000_does_not_go_with_the_first_weights():
-    """They share a key: the places of the data against the uniforms that weights are made of, over 200 seeds."""
-    size, sum_ = 1438, 0.0
+def test_the_order_of_epoch_1000_is_uncorrelated_with_the_initial_weights():
+    """Both use the same key; their correlation is measured over 200 seeds."""
+    size = 1438
+    z_score = 0.0
     for seed in range(200):
-        generators = [torch.Generator().manual_seed(fold_seed(seed, INITIALISATION)) for _ in range(2)]
+        generators = [
+            torch.Generator().manual_seed(fold_seed(seed, INITIALISATION)) for _ in range(2)
+        ]
         weights = torch.rand(size, generator=generators[0]).double() - 0.5
         order = torch.randperm(size, generator=generators[1]) / size - 0.5
-        sum_ += float((12 * weights * order).sum()) / (200 * size) ** 0.5
-    assert abs(sum_) < 3
+        z_score += float((12 * weights * order).sum()) / (200 * size) ** 0.5
+    assert abs(z_score) < 3
