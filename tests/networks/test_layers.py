@@ -40,9 +40,8 @@ def test_winograd_convolution_equals_conv2d() -> None:
     """
     layer = conv3x3(128, 160).to(memory_format=torch.channels_last)
     torch.nn.init.normal_(layer.bias)
-    x = 3 + torch.randn(9, 128, 24, 20).to(
-        memory_format=torch.channels_last
-    )  # eight images and one more
+    # eight images and one more
+    x = 3 + torch.randn(9, 128, 24, 20).to(memory_format=torch.channels_last)
     direction = torch.randn(9, 160, 24, 20)
 
     def with_gradients(
@@ -78,7 +77,7 @@ def test_fused_norm_with_probabilities_0_and_1_leaves_the_generator_alone() -> N
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 def test_fused_norm_equals_norm_modulation_silu_and_dropout(probability: float) -> None:
-    """Against double precision, values and gradients have at most twice the plain layers' errors."""
+    """Compared with double precision, errors are at most twice those of the plain layers."""
     norm = group_norm(24)
     dropout = Dropout(probability)
     x = 3 + torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)
@@ -225,28 +224,27 @@ def test_group_norm_of_bfloat16_is_that_of_float64(
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_dropout_keeps_its_share_and_its_mean_and_gradients_pass_where_values_do(
+def test_dropout_keeps_the_mean_and_masks_gradients_like_values(
     p: float, layout: torch.memory_format
 ) -> None:
-    x = (
-        torch.ones(64, 15, 7, 9).contiguous(memory_format=layout).requires_grad_()
-    )  # not a multiple of 4 an image
+    # the number of elements per image is not a multiple of 4
+    x = torch.ones(64, 15, 7, 9).contiguous(memory_format=layout).requires_grad_()
     layer = Dropout(p)
     dropped = round(65536 * p) / 65536
     torch.manual_seed(1)
     y = layer(x)
     torch.manual_seed(1)
     assert torch.equal(y, layer(x)) and not torch.equal(y, layer(x)) and y.stride() == x.stride()
-    kept = (y != 0).double()
-    assert torch.equal(y, (kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(
+    is_kept = (y != 0).double()
+    assert torch.equal(y, (is_kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(
         1, abs=0.02
     )
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
     error = 4 * math.sqrt(p * (1 - p) / x.numel())
-    assert kept.mean().item() == pytest.approx(1 - dropped, abs=error)
+    assert is_kept.mean().item() == pytest.approx(1 - dropped, abs=error)
     for axis in range(4):  # neighbours are independent
-        after = kept.narrow(axis, 1, x.shape[axis] - 1)
-        before = kept.narrow(axis, 0, x.shape[axis] - 1)
+        after = is_kept.narrow(axis, 1, x.shape[axis] - 1)
+        before = is_kept.narrow(axis, 0, x.shape[axis] - 1)
         assert (after * before).mean().item() == pytest.approx((1 - dropped) ** 2, abs=2 * error)
     assert layer.eval()(x) is x
