@@ -1,5 +1,7 @@
-"""Generalised Plackett-Luce steps that reach a law on S_3: `python -m benchmarks.permutation_chain
-chain.png`."""
+"""Generalised Plackett-Luce steps that reach any distribution on S_3.
+
+python -m benchmarks.permutation_chain chain.png
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)
 
 
 def plot_chain(target: Tensor, n: int, path: Path) -> None:
-    """Draw the laws of `chain_distributions`, a row of bars for each step."""
+    """Plot the distributions of `chain_distributions`, with a row of bars per step."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     laws = chain_distributions(target, n)
@@ -35,7 +37,7 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
 
 
 def main() -> None:
-    """Draw, from the command line."""
+    """Plot, from the command line."""
     parser = CommandParser(
         prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0]
     )

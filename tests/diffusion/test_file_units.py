@@ -50,9 +50,7 @@ def test_samples_are_written_and_read_in_the_units_of_the_file(tmp_path: Path) -
     with pytest.raises(UserError, match="samples must be 100 plus multiples of 3, as the data are"):
         read_samples(tmp_path / "s.npz", replace(DATA, gain=3))
     plain_draw = CountDraw(make_model(), make_model().sampler, {})
-    plain_draw.model.config = {
-        "data": {"name": "plain", **replace(DATA, offset=0, gain=1).facts}
-    }
+    plain_draw.model.config = {"data": {"name": "plain", **replace(DATA, offset=0, gain=1).facts}}
     assert plain_draw.names.units == (0, 1) and plain_draw.about(seed=7) == {
         "seed": 7,
         "max_count": 20,

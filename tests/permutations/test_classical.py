@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Size
 
-from benchmarks.permutation_codes import product_law
+from benchmarks.permutation_codes import product_distribution
 from blackout.permutations import all_permutations, inverse, kendall_distance
 from blackout.permutations.classical import Mallows, Mixture, consensus
 from blackout.permutations.coded.model import autoregressive_loss, balanced_blocks, code_log_prob
@@ -143,7 +143,7 @@ def test_one_pass_loses_the_known_bits_of_plackett_luce(code, bits):
     probabilities = (
         PlackettLuce(torch.tensor([1, 2, 4, 8, 16]).double().log()).log_prob(perms).exp()
     )
-    fitted = product_law(code.encode(perms), balanced_blocks(5, 1), weights=probabilities)
+    fitted = product_distribution(code.encode(perms), balanced_blocks(5, 1), weights=probabilities)
     assert float((probabilities * (probabilities / fitted).log2()).sum()) == pytest.approx(
         bits, abs=5e-5
     )

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from benchmarks.permutation_codes import product_law, product_mass
+from benchmarks.permutation_codes import product_distribution, product_mass
 from blackout.permutations import all_permutations, kendall_distance
 from blackout.permutations.coded.model import (
     any_order_loss,
@@ -223,9 +223,9 @@ def test_one_pass_on_cycles_reaches_the_known_share_of_valid_samples(
 
 @pytest.mark.parametrize(("n", "bits"), [(4, 4.044), (5, 6.410), (6, 9.043), (7, 11.884)])
 def test_one_pass_on_cycles_costs_the_known_bits(n, bits):
-    probabilities = product_law(Lehmer.encode(cycles(n)), balanced_blocks(n, 1))
+    probabilities = product_distribution(Lehmer.encode(cycles(n)), balanced_blocks(n, 1))
     assert float(-probabilities.log2().mean()) == pytest.approx(bits, abs=1e-3)
-    probabilities = product_law(FisherYates.encode(cycles(n)), balanced_blocks(n, 1))
+    probabilities = product_distribution(FisherYates.encode(cycles(n)), balanced_blocks(n, 1))
     assert float(-probabilities.log2().mean()) == pytest.approx(math.log2(math.factorial(n - 1)))
 
 
@@ -297,7 +297,7 @@ def test_product_mass_is_the_product_of_conditionals():
             matching = matching & (data[:, block] == point[block]).all(-1)
         return probability
 
-    probabilities = product_law(data, blocks, points, weights)
+    probabilities = product_distribution(data, blocks, points, weights)
     assert probabilities.tolist() == pytest.approx([direct(p) for p in points]) and float(
         probabilities.sum()
     ) == pytest.approx(1)
@@ -309,7 +309,9 @@ def test_one_pass_of_the_wrong_code_cannot_represent_mallows(n, phi, bits):
     probabilities = phi ** kendall_distance(perms).double()
     probabilities /= probabilities.sum()
     for code, min_bits in ((FisherYates, bits), (Lehmer, 0.0)):
-        fitted = product_law(code.encode(perms), balanced_blocks(n, 1), weights=probabilities)
+        fitted = product_distribution(
+            code.encode(perms), balanced_blocks(n, 1), weights=probabilities
+        )
         assert float((probabilities * (probabilities / fitted).log2()).sum()) == pytest.approx(
             min_bits, abs=5e-4
         )

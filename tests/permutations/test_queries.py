@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.permutation_laws import laws
+from benchmarks.permutation_distributions import laws
 from blackout.errors import UserError
 from blackout.permutations import all_permutations, inverse
 from blackout.permutations.coded.draw import CodeDraw

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Size, nn
 
-from benchmarks.permutation_laws import laws
+from benchmarks.permutation_distributions import laws
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation

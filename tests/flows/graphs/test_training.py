@@ -185,7 +185,7 @@ def test_the_command_solves_problems(monkeypatch, capsys, folder, tmp_path):  # 
             assert np.load(out / "solutions.npz")["best_value"].tolist() == best[problem, method]
         assert best[problem, "anneal"] == best[problem, "milp"]
         folders = [tmp_path / f"{problem}_{method}" for method in ("anneal", "greedy", "milp")]
-        lines, proved = compare.compared([compare.read_table(folder) for folder in folders])
+        lines, proved = compare.compare_tables([compare.read_table(folder) for folder in folders])
         assert (
             proved == 4
             and [line.best for line in lines] == [0, lines[1].best, 0]
@@ -207,7 +207,7 @@ def test_the_command_solves_problems(monkeypatch, capsys, folder, tmp_path):  # 
     assert [row["node"] for row in rows] == list("1234") and [row["value"] for row in rows] == list(
         "0010"
     )
-    lines, _ = compare.compared([compare.read_table(tmp_path / "vertex_cover")] * 2)
+    lines, _ = compare.compare_tables([compare.read_table(tmp_path / "vertex_cover")] * 2)
     assert lines[0].best == 0
     for arguments_refused, word in (
         (["mis", tmp_path / "nothing"], "no graphs"),

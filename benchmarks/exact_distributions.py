@@ -1,9 +1,11 @@
-"""Laws that are known exactly, in place of a trained model: `law=` of `sample.py`.
+"""Distributions that are known exactly, in place of a trained model: `law=` of `sample.py`.
 
-Markov chains of names: reverse runs, posteriors of single elements and tilts of pairs are sums over messages
-[Rabiner 1989, section III]. Three of them need no network, each with a judge that knows what should come out.
-`Synthetic` is the grid of [Chu 2025, section 4.2]; `Dna` and `Melody` stand for the data of its sections 4.3 and 4.5,
-and are ours.
+For Markov chains of names, reverse runs, posteriors of single elements and tilts of pairs are sums
+over messages. Three of them need no network, and each has scores that compare samples with the
+exact result. `Dna` and `Melody` stand for the data of sections 4.3 and 4.5 of the paper and are
+this project's own.
+
+References: Rabiner 1989, section III; `Synthetic`: Chu et al. 2025, section 4.2.
 """
 
 from __future__ import annotations
@@ -35,20 +37,22 @@ from blackout.random import RandomSource, SampleStreams, cumulative_probabilitie
 from blackout.training.model import Model
 
 _REST = 128
-_FLOOR, _PRIOR, _EXACT = 21, 22, 23
-"""Keys of the draws that samples are compared with."""
+_FLOOR = 21
+_PRIOR = 22
+# Keys of the draws that samples are compared with.
+_EXACT = 23
 
 
 @dataclass(frozen=True)
 class Motif(TiltOperator):
-    """p(x) exp(scale r(x)), r the number of places of a sequence [D] where a word stands. Ours.
+    """p(x) exp(scale r(x)), where r counts the occurrences of a word in a sequence [D].
 
     Args:
-        word: names, in their order.
-        scale: beta; with a list there is a posterior for each.
+        word: names, in order.
+        scale: beta; a list gives a posterior for each.
 
     Raises:
-        ValueError: no names.
+        ValueError: if there are no names.
     """
 
     word: Sequence[int]
@@ -82,7 +86,8 @@ class Chain:
 
     Args:
         first: non-negative, float64 [N].
-        weight: non-negative, float64 [N, N]; rows need not sum to 1, so that a tilted chain is one as well.
+        weight: non-negative, float64 [N, N]; rows need not sum to 1, so that a tilted chain is one
+            as well.
         length: D.
 
     Raises:
@@ -98,11 +103,12 @@ class Chain:
             raise UserError(f"law: elements must be at least 2, not {self.length}")
 
     def tilted(self, pair: Tensor, scale: float) -> Chain:
-        """This law times exp(scale sum_i pair(x_i, x_{i + 1})), pair [N, N]."""
+        """Return this distribution times exp(scale sum_i pair(x_i, x_{i + 1})), pair [N, N]."""
         return replace(self, weight=self.weight * torch.exp(scale * pair))
 
     def draw(self, node: Tensor, source: RandomSource = None) -> Tensor:
-        """x in law proportional to the chain's times prod_i node[i, x_i], by backward messages and forward draws.
+        """x in law proportional to the chain's times prod_i node[i, x_i], by backward messages and
+        forward draws.
 
         Args:
             node: float64 [n, D, N].
@@ -111,20 +117,25 @@ class Chain:
         Returns:
             int64 [n, D].
         """
-        weight, node = self.weight.to(node.device), node * self._messages(node)
+        weight = self.weight.to(node.device)
+        node = node * self._messages(node)
         u = uniform((len(node), self.length), source, node.device).unsqueeze(-1)
         x = torch.empty(node.shape[:2], dtype=torch.int64, device=node.device)
         before = self.first.to(node.device).expand(len(node), -1)
         for i in range(self.length):
             rows = cumulative_probabilities(before * node[:, i])
-            x[:, i] = torch.searchsorted(rows, u[:, i].contiguous(), right=True)[:, 0].clamp_(max=len(weight) - 1)
+            x[:, i] = torch.searchsorted(rows, u[:, i].contiguous(), right=True)[:, 0].clamp_(
+                max=len(weight) - 1
+            )
             before = weight[x[:, i]]
         return x
 
     def marginals(self, node: Tensor) -> Tensor:
-        """P(x_i = v) under the same law, float64 [n, D, N]."""
-        weight, after = self.weight.to(node.device), self._messages(node)
-        found, before = torch.empty_like(after), self.first.to(node.device).expand(len(node), -1)
+        """Return P(x_i = v) under the same distribution, float64 [n, D, N]."""
+        weight = self.weight.to(node.device)
+        after = self._messages(node)
+        found = torch.empty_like(after)
+        before = self.first.to(node.device).expand(len(node), -1)
         for i in range(self.length):
             both = before * node[:, i] * after[:, i]
             found[:, i] = both / both.sum(1, keepdim=True)
@@ -133,9 +144,10 @@ class Chain:
         return found
 
     def expected(self, pair: Tensor) -> float:
-        """E sum_i pair(x_i, x_{i + 1}), pair float64 [N, N]."""
+        """Return E sum_i pair(x_i, x_{i + 1}), pair float64 [N, N]."""
         after = self._messages(torch.ones(1, self.length, len(self.first), dtype=torch.float64))[0]
-        before, total = self.first, 0.0
+        before = self.first
+        total = 0.0
         for i in range(self.length - 1):
             both = before[:, None] * self.weight * after[i + 1]
             total += float((both * pair).sum() / both.sum())
@@ -144,8 +156,10 @@ class Chain:
         return total
 
     def _messages(self, node: Tensor) -> Tensor:
-        """The weight of everything after element i given x_i, each up to a factor: float64 [n, D, N]."""
-        weight, after = self.weight.to(node.device), torch.ones_like(node)
+        """Return the weight of everything after element i given x_i, up to factors, float64 [n, D,
+        N]."""
+        weight = self.weight.to(node.device)
+        after = torch.ones_like(node)
         for i in range(self.length - 2, -1, -1):
             message = (node[:, i + 1] * after[:, i + 1]) @ weight.T
             after[:, i] = message / message.amax(1, keepdim=True)
@@ -154,7 +168,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChainPrior(Prior):
-    """A prior whose reverse runs are draws from p(x_0 | X_t = z) itself; each counts as one evaluation.
+    """A prior whose reverse runs are samples from p(x_0 | X_t = z).
+
+    Each counts as one network evaluation.
 
     Args:
         chain: p(x), normalised.
@@ -167,33 +183,38 @@ class ChainPrior(Prior):
         """The largest level of the paper's tables, from which a draw is as exact as from any."""
         return 20.0
 
-    def reverse(self, z: Tensor, t: float, source: Streams = None, steps: int | None = None) -> Tensor:
+    def reverse(
+        self, z: Tensor, t: float, source: Streams = None, steps: int | None = None
+    ) -> Tensor:
         """X_0 given X_t = z, exactly, whatever `steps` is."""
         self.denoiser.evaluations += 1  # type: ignore[attr-defined]
         return self._drawn(noise_of(self.process, z, torch.tensor(t, dtype=torch.float64)), source)
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
         """Unconditional samples, counts [number, D]."""
-        return self._drawn(torch.ones(number, *self.shape, len(self.chain.first), dtype=torch.float64), source)
+        return self._drawn(
+            torch.ones(number, *self.shape, len(self.chain.first), dtype=torch.float64), source
+        )
 
     def _drawn(self, node: Tensor, source: Streams) -> Tensor:
-        numbers = source.step(0) if isinstance(source, SampleStreams) else source  # a torch generator simply goes on
+        # a torch generator simply goes on
+        numbers = source.step(0) if isinstance(source, SampleStreams) else source
         return self.chain.draw(node.to(self.device), numbers).to(torch.uint8)
 
 
 def noise_of(process: Process, z: Tensor, t: Tensor) -> Tensor:
-    """P(X_t = z_i | x_i = v) for states z [n, D]: float64 [n, D, N]."""
+    """Return P(X_t = z_i | x_i = v) for states z [n, D], float64 [n, D, N]."""
     levels = torch.arange(process.max_count + 1, device=z.device)
     return process.pmf(levels, t.to(z.device)).T.contiguous()[z.long()]
 
 
 @dataclass(frozen=True)
 class ChainDenoiser:
-    """P(x_i = v | X_t = z) of every element, exactly: what a perfect network would predict.
+    """The exact P(x_i = v | X_t = z) of every element, as a perfect network would predict it.
 
     Args:
         chain: p(x), normalised.
-        process: forward.
+        process: the forward process.
     """
 
     chain: Chain
@@ -206,7 +227,7 @@ class ChainDenoiser:
 
 
 class ExactFamily:
-    """What `sample.py` asks of an exact law: samples of posteriors alone."""
+    """The interface of exact distributions to `sample.py`: posterior samples only."""
 
     def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
         """Samples of posteriors.
@@ -217,14 +238,17 @@ class ExactFamily:
         refuse_unknown(request, "posterior", "operator", "noise", "measurement", "calibrate")
         if not request.get("posterior"):
             raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
-        draw: Draw = instantiate(request["posterior"], "posterior").make_draw(model, model.sampler, request)
+        draw: Draw = instantiate(request["posterior"], "posterior").make_draw(
+            model, model.sampler, request
+        )
         return draw
 
 
 class ExactModel(Model):
     """A Markov chain of names under the uniform process: its network is Bayes' rule.
 
-    Reverse runs from a state are exact; methods that walk a grid of times, step by step, are given exact marginals.
+    Reverse runs from a state are exact; methods that walk a grid of times, step by step, are given
+    exact marginals.
 
     Args:
         name: for the folder of the results.
@@ -238,7 +262,9 @@ class ExactModel(Model):
 
     def __init__(self, name: str, chain: Chain, num_steps: int = 25, batch_size: int = 256) -> None:
         super().__init__(nn.Identity())
-        self.name, self.chain, self.shape = name, chain, (chain.length,)
+        self.name = name
+        self.chain = chain
+        self.shape = (chain.length,)
         self.process = Uniform(len(chain.first) - 1)
         self.sampler = Sampler(LevelBridge(), num_steps, poisson_start=False, batch_size=batch_size)
         self.register_buffer("mean", torch.zeros(self.shape))
@@ -251,18 +277,33 @@ class ExactModel(Model):
 
     def prior(self) -> ChainPrior:
         """With exact reverse runs."""
-        denoiser, times = ChainDenoiser(self.chain, self.process), logit_times(self.sampler.num_steps, 6.0, -6.0)
-        return ChainPrior(denoiser, self.process, self.shape, times=times, device=self.device, chain=self.chain)
+        denoiser = ChainDenoiser(self.chain, self.process)
+        times = logit_times(self.sampler.num_steps, 6.0, -6.0)
+        return ChainPrior(
+            denoiser, self.process, self.shape, times=times, device=self.device, chain=self.chain
+        )
 
     def batches(
-        self, indices: Tensor, seed: int = 0, batch_size: int | None = None, sampler: Sampler | None = None
+        self,
+        indices: Tensor,
+        seed: int = 0,
+        batch_size: int | None = None,
+        sampler: Sampler | None = None,
     ) -> Drawn:
-        """(indices [b], `samples` [b, D]): sample k's random numbers are a function of (seed, k)."""
+        """Yield (indices [b], `samples` [b, D]); sample k is a function of (seed, k)."""
         for part in indices.split(batch_size or self.sampler.batch_size):
-            yield part, {"samples": self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))}
+            yield (
+                part,
+                {
+                    "samples": self.prior().draw(
+                        len(part), SampleStreams(seed, part.to(self.device))
+                    )
+                },
+            )
 
     def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
-        """What is known exactly of what was drawn: `values` and more, for metrics.json; may write pictures."""
+        """What is known exactly of what was drawn: `values` and more, for metrics.json; may write
+        pictures."""
         return {}
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
@@ -283,13 +324,17 @@ def _streams(seed: int, key: int, number: int) -> SampleStreams:
 
 
 def hellinger(p: np.ndarray, q: np.ndarray) -> float:
-    """The Hellinger distance sqrt(1 - sum sqrt(p q)) of two laws of one shape [Chu 2025, section 4.2]."""
+    """Return the Hellinger distance sqrt(1 - sum sqrt(p q)) of two distributions.
+
+    References: Chu et al. 2025, section 4.2.
+    """
     return math.sqrt(max(0.0, 1 - float(np.sqrt(p * q).sum())))
 
 
 @dataclass(frozen=True)
 class Ring:
-    """-mean_i (|x_i - centre| - radius)^2 / 9: four modes of two elements (the reward of the code of [Chu 2025]).
+    """-mean_i (|x_i - centre| - radius)^2 / 9: four modes of two elements (the reward of the code
+    of [Chu 2025]).
 
     Args:
         radius, centre: in units of levels.
@@ -308,7 +353,8 @@ class Ring:
 
 
 class Synthetic(ExactModel):
-    """Independent elements: a normal law of standard deviation 2 on 50 points from -5 to 5.
+    """Independent elements: a normal distribution of standard deviation 2 on 50 points from -5 to
+    5.
 
     Args:
         elements: D.
@@ -327,20 +373,26 @@ class Synthetic(ExactModel):
         return one / one.sum()
 
     def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
-        """Distances of the first two elements to the posterior of all D, at the first scale, beside those of as many
-        exact draws (the floor) and of the prior; `heat_maps.png`.
+        """Distances of the first two elements to the posterior of all D, at the first scale, beside
+        those of as many exact draws (the floor) and of the prior; `heat_maps.png`.
         """
         operator = samples.problem.operator
         if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
             return {}
         x = samples.x[samples.measurement_index == samples.measurement_index[0]]
-        one = self.exact(operator.reward, float(samples.problem.measurement[int(samples.measurement_index[0]), 0]))
+        one = self.exact(
+            operator.reward,
+            float(samples.problem.measurement[int(samples.measurement_index[0]), 0]),
+        )
         wanted = torch.outer(one, one).numpy()
         alike = torch.ones(len(x), 2, 50, dtype=torch.float64)
-        perfect = Chain(one, one.expand(50, 50), 2).draw(alike, _streams(samples.seed, _FLOOR, len(x)).step(0))
+        perfect = Chain(one, one.expand(50, 50), 2).draw(
+            alike, _streams(samples.seed, _FLOOR, len(x)).step(0)
+        )
         prior = self.prior().draw(len(x), _streams(samples.seed, _PRIOR, len(x)))
         drawn = {"samples": x, "perfect": perfect, "prior": prior}
-        laws, values = {"posterior": wanted}, {}
+        laws = {"posterior": wanted}
+        values = {}
         for (name, draws), prefix in zip(drawn.items(), ("", "floor_", "prior_"), strict=True):
             pair = (draws[:, 0].long() * 50 + draws[:, 1]).numpy()
             law = np.bincount(pair, minlength=2500).reshape(50, 50) / len(x)
@@ -350,8 +402,13 @@ class Synthetic(ExactModel):
         return {"values": values}
 
 
-_LETTERS = [[0.32, 0.18, 0.26, 0.24], [0.36, 0.26, 0.03, 0.35], [0.28, 0.22, 0.26, 0.24], [0.22, 0.22, 0.26, 0.30]]
-"""Next letter of A, C, G, T: made by hand so that CG is rare, as in genomes."""
+# Next letter of A, C, G, T: made by hand so that CG is rare, as in genomes.
+_LETTERS = [
+    [0.32, 0.18, 0.26, 0.24],
+    [0.36, 0.26, 0.03, 0.35],
+    [0.28, 0.22, 0.26, 0.24],
+    [0.22, 0.22, 0.26, 0.30],
+]
 
 
 class Dna(ExactModel):
@@ -367,59 +424,88 @@ class Dna(ExactModel):
         super().__init__("dna_toy", Chain(first, weight, elements), num_steps, batch_size)
 
     def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
-        """Mean number of words and mean log p(x) at every scale, sampled and exact (by transfer matrices), for words of
-        two letters; `tilt.png`.
+        """Mean number of words and mean log p(x) at every scale, sampled and exact (by transfer
+        matrices), for words of two letters; `tilt.png`.
         """
         operator = samples.problem.operator
         if not isinstance(operator, Motif) or len(operator.word) != 2:
             return {}
-        log_first, log_weight = self.chain.first.log(), self.chain.weight.log()
-        pair, rows = torch.zeros(4, 4, dtype=torch.float64), []
+        log_first = self.chain.first.log()
+        log_weight = self.chain.weight.log()
+        pair = torch.zeros(4, 4, dtype=torch.float64)
+        rows = []
         pair[operator.word[0], operator.word[1]] = 1.0
         for number in samples.measurement_index.unique().tolist():
             x = samples.x[samples.measurement_index == number].long()
             scale = float(samples.problem.measurement[number, 0])
-            tilted, words = self.chain.tilted(pair, scale), operator(x).sum(1)
+            tilted = self.chain.tilted(pair, scale)
+            words = operator(x).sum(1)
             start = tilted.marginals(torch.ones(1, self.shape[0], 4, dtype=torch.float64))[0, 0]
-            rows.append({
-                "scale": scale, "reward": float(words.mean()), "exact_reward": tilted.expected(pair),
-                "standard_error": float(words.std() / math.sqrt(len(x))) if len(x) > 1 else math.nan,
-                "log_prior": float((log_first[x[:, 0]] + log_weight[x[:, :-1], x[:, 1:]].sum(1)).mean()),
-                "exact_log_prior": tilted.expected(log_weight) + float(start @ log_first),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "scale": scale,
+                    "reward": float(words.mean()),
+                    "exact_reward": tilted.expected(pair),
+                    "standard_error": float(words.std() / math.sqrt(len(x)))
+                    if len(x) > 1
+                    else math.nan,
+                    "log_prior": float(
+                        (log_first[x[:, 0]] + log_weight[x[:, :-1], x[:, 1:]].sum(1)).mean()
+                    ),
+                    "exact_log_prior": tilted.expected(log_weight) + float(start @ log_first),
+                }
+            )
         save_picture(tilt_curve(rows), directory / "tilt.png")
         errors = [abs(row["reward"] - row["exact_reward"]) for row in rows]
-        off = [error / max(row["standard_error"], 1e-9) for error, row in zip(errors, rows, strict=True)]
-        values = {"largest_error_of_reward": max(errors), "largest_error_in_standard_errors": max(off)}
+        off = [
+            error / max(row["standard_error"], 1e-9)
+            for error, row in zip(errors, rows, strict=True)
+        ]
+        values = {
+            "largest_error_of_reward": max(errors),
+            "largest_error_in_standard_errors": max(off),
+        }
         return {"values": values, "tilt": rows}
 
 
 class Melody(ExactModel):
-    """Melodies of 128 pitches and a rest (128): notes are held, repeated or followed by one nearby, mostly of C major.
+    """Melodies of 128 pitches and a rest (128), mostly in C major.
+
+    Notes are held, repeated or followed by a nearby one.
 
     Args:
-        elements: D, steps of time.
+        elements: D, time steps.
     """
 
     def __init__(self, elements: int = 256, num_steps: int = 25, batch_size: int = 256) -> None:
         super().__init__("music_toy", melody(elements), num_steps, batch_size)
 
     def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
-        """Hellinger distance of the histograms of names, outliers (notes whose pitch the truth does not have) and right
-        names where nothing was seen: of samples, of as many exact draws of the posterior, and of the prior;
-        `piano_rolls.png`.
+        """Hellinger distance of the histograms of names, outliers (notes whose pitch the truth does
+        not have) and right names where nothing was seen: of samples, of as many exact draws of the
+        posterior, and of the prior; `piano_rolls.png`.
         """
-        operator, truths = samples.problem.operator, samples.truths
+        operator = samples.problem.operator
+        truths = samples.truths
         seen = operator.observed_mask(self.shape)
         if truths is None or not isinstance(operator, Separable) or seen is None:
             return {}
-        x, truth, number = samples.x, truths[samples.measurement_index], len(samples.x)
-        exact, prior = self._exact(samples, seen), self.prior().draw(number, _streams(samples.seed, _PRIOR, number))
+        x = samples.x
+        truth = truths[samples.measurement_index]
+        number = len(samples.x)
+        exact = self._exact(samples, seen)
+        prior = self.prior().draw(number, _streams(samples.seed, _PRIOR, number))
         values = {}
         for prefix, drawn in (("", x), ("exact_", exact), ("prior_", prior)):
-            values[f"{prefix}hellinger"] = float(np.mean([_of_names(a, b) for a, b in zip(drawn, truth, strict=True)]))
-            values[f"{prefix}outliers"] = float(np.mean([_outliers(a, b) for a, b in zip(drawn, truth, strict=True)]))
-            values[f"{prefix}right_where_hidden"] = float((drawn == truth)[:, ~seen].double().mean())
+            values[f"{prefix}hellinger"] = float(
+                np.mean([_of_names(a, b) for a, b in zip(drawn, truth, strict=True)])
+            )
+            values[f"{prefix}outliers"] = float(
+                np.mean([_outliers(a, b) for a, b in zip(drawn, truth, strict=True)])
+            )
+            values[f"{prefix}right_where_hidden"] = float(
+                (drawn == truth)[:, ~seen].double().mean()
+            )
         first = int(samples.measurement_index[0])
         shown = truths[first].long().where(seen, torch.tensor(-1))
         rolls = {"truth": truths[first], "seen": shown, "sample": x[0], "exact": exact[0]}
@@ -428,7 +514,8 @@ class Melody(ExactModel):
 
     def _exact(self, samples: SampleSet, seen: Tensor) -> Tensor:
         """Draws of every sample's posterior, by backward messages: elements are seen one by one."""
-        problem, levels = samples.problem, torch.arange(129, dtype=torch.float64)
+        problem = samples.problem
+        levels = torch.arange(129, dtype=torch.float64)
         y = problem.measurements(self.shape)[samples.measurement_index]
         log_l = problem.noise.log_prob(y[..., None], levels.view(1, 1, -1).expand(*y.shape, -1))
         node = torch.where(seen[:, None], log_l, 0.0).exp()
@@ -436,14 +523,21 @@ class Melody(ExactModel):
 
 
 def melody(length: int) -> Chain:
-    """A walk on pitches 36..96, which holds a note half of the time and rests now and then; all names are possible."""
+    """Return a walk on pitches 36..96 that holds notes half of the time, with occasional rests.
+
+    All names are possible.
+    """
     pitch = torch.arange(128, dtype=torch.float64)
-    scale = torch.tensor([12, 1, 10, 1, 10, 8, 1, 12, 1, 10, 1, 6], dtype=torch.float64)[torch.arange(128) % 12]
+    scale = torch.tensor([12, 1, 10, 1, 10, 8, 1, 12, 1, 10, 1, 6], dtype=torch.float64)[
+        torch.arange(128) % 12
+    ]
     scale = scale * torch.sigmoid(pitch - 48) * torch.sigmoid(84 - pitch) + 1e-6
     near = torch.exp(-(pitch[:, None] - pitch).abs() / 3) * scale
     near.fill_diagonal_(0.0)
     weight = torch.full((129, 129), 1e-7, dtype=torch.float64)
-    weight[:128, :128] += 0.45 * near / near.sum(1, keepdim=True) + 0.5 * torch.eye(128, dtype=torch.float64)
+    weight[:128, :128] += 0.45 * near / near.sum(1, keepdim=True) + 0.5 * torch.eye(
+        128, dtype=torch.float64
+    )
     weight[:128, 128] += 0.05
     weight[128, :128] += 0.4 * scale / scale.sum()
     weight[128, 128] += 0.6
@@ -457,16 +551,18 @@ def _of_names(x: Tensor, truth: Tensor) -> float:
 
 
 def _outliers(x: Tensor, truth: Tensor) -> float:
-    """Share of notes, rests left out, whose pitch is nowhere in the truth."""
+    """Return the fraction of notes, without rests, whose pitch does not occur in the truth."""
     notes = x.long()[x != 128]
     return 0.0 if not len(notes) else float((~torch.isin(notes, truth.long())).double().mean())
 
 
 def heat_maps(laws: Mapping[str, np.ndarray]) -> Figure:
-    """Probabilities of two elements side by side, on one scale."""
+    """Plot probabilities of two elements side by side, on one scale."""
     figure = Figure(figsize=(3 * len(laws), 3.2), layout="constrained")
     largest = float(next(iter(laws.values())).max()) * 1.5
-    for axis, (name, law) in zip(np.atleast_1d(figure.subplots(1, len(laws))), laws.items(), strict=True):
+    for axis, (name, law) in zip(
+        np.atleast_1d(figure.subplots(1, len(laws))), laws.items(), strict=True
+    ):
         axis.imshow(law, vmin=0, vmax=largest, cmap="magma", origin="lower")
         axis.set_title(name)
         axis.set_axis_off()
@@ -474,24 +570,30 @@ def heat_maps(laws: Mapping[str, np.ndarray]) -> Figure:
 
 
 def tilt_curve(rows: Sequence[Mapping[str, float]]) -> Figure:
-    """The reward over its scale, and the price of it in log p(x): sampled points beside exact lines."""
+    """Plot the reward and log p(x) against the scale: sampled points and exact lines."""
     rows = sorted(rows, key=lambda row: row["scale"])
     scale = [row["scale"] for row in rows]
     figure = Figure(figsize=(8, 3), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot(scale, [row["exact_reward"] for row in rows], color="black", label="exact")
     errors = [2 * row["standard_error"] for row in rows]
-    left.errorbar(scale, [row["reward"] for row in rows], errors, fmt="o", label="samples, 2 standard errors")
+    left.errorbar(
+        scale, [row["reward"] for row in rows], errors, fmt="o", label="samples, 2 standard errors"
+    )
     left.set(xlabel="scale", ylabel="mean reward")
     left.legend()
-    right.plot([row["exact_reward"] for row in rows], [row["exact_log_prior"] for row in rows], color="black")
+    right.plot(
+        [row["exact_reward"] for row in rows],
+        [row["exact_log_prior"] for row in rows],
+        color="black",
+    )
     right.plot([row["reward"] for row in rows], [row["log_prior"] for row in rows], "o")
     right.set(xlabel="mean reward", ylabel="mean log p(x)")
     return figure
 
 
 def piano_rolls(melodies: Mapping[str, Tensor]) -> Figure:
-    """Melodies one below the other, pitch over time; rests and elements of -1, which were not seen, are left out."""
+    """Plot melodies, pitch over time, without rests and unobserved elements (-1)."""
     figure = Figure(figsize=(9, 1.5 * len(melodies)), layout="constrained")
     axes = np.atleast_1d(figure.subplots(len(melodies), 1, sharex=True, sharey=True))
     for axis, (name, x) in zip(axes, melodies.items(), strict=True):

@@ -1,8 +1,8 @@
-"""The rivals of the tables learn from what they may."""
+"""The losses of the tables' baselines."""
 
 import pytest
 
-from benchmarks.permutation_rivals import SinkhornPixelLoss, SortingNetworkLoss
+from benchmarks.permutation_baselines import SinkhornPixelLoss, SortingNetworkLoss
 from blackout.permutations.shuffle import ReverseAssignment, ReverseGPL, ReversePL
 from tests.permutations.test_baselines import assert_loss_falls_with_certainty, make_loss_inputs
 
@@ -20,17 +20,17 @@ def test_losses_fall_as_a_perfect_network_becomes_more_certain(loss, places, rev
     assert loss.labels is (type(loss) is not SinkhornPixelLoss)
 
 
-def test_the_pixel_loss_is_nought_for_the_right_matrix_whatever_the_shuffle():
-    taught, _ = make_loss_inputs(True, ReverseAssignment(), 1e4)
-    value, _ = SinkhornPixelLoss()(taught)
+def test_the_pixel_loss_is_zero_for_the_right_matrix():
+    inputs, _ = make_loss_inputs(True, ReverseAssignment(), 1e4)
+    value, _ = SinkhornPixelLoss()(inputs)
     assert value.item() < 1e-6
 
 
 def test_invalid_arguments_are_refused():
-    for bad in (
+    for call in (
         lambda: SortingNetworkLoss()(make_loss_inputs(True, ReverseGPL(), 1.0)[0]),
         lambda: SortingNetworkLoss(steepness=0.0),
         lambda: SortingNetworkLoss(layout="bubble"),
     ):
         with pytest.raises(ValueError):
-            bad()
+            call()

@@ -1,7 +1,9 @@
-"""Losses of the papers' rivals, for the tables alone: Gumbel-Sinkhorn without labels, relaxed sorting networks.
+"""Losses of the papers' baselines, for the tables only: Gumbel-Sinkhorn and relaxed sorting
+networks.
 
-Settings name them by address, `loss._target_=benchmarks.permutation_rivals.SortingNetworkLoss`, and `sample.py` is told
-`trusted=[benchmarks]`. [Petersen 2022] is DiffSort; [Kim 2024] its error-free kind; [Mena 2018] Gumbel-Sinkhorn.
+Settings name them, `loss._target_=benchmarks.permutation_baselines.SortingNetworkLoss`, and
+`sample.py` needs `trusted=[benchmarks]`. [Petersen 2022] is DiffSort, [Kim 2024] its error-free
+variant, and [Mena 2018] Gumbel-Sinkhorn.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 @component("loss")
 @dataclass(frozen=True)
 class SinkhornPixelLoss(SinkhornLoss):
-    """Squared error of lists that the matrices put in order softly: Gumbel-Sinkhorn as published, without labels.
+    """Squared error of lists that the matrices put in order softly: Gumbel-Sinkhorn as published,
+    without labels.
 
     [Mena 2018, section 5.2].
     """
@@ -38,15 +41,15 @@ class SinkhornPixelLoss(SinkhornLoss):
         assert isinstance(law, Matching)
         noisy = law.perturbed_scores((self.draws,), inputs.streams) / self.temperature
         matrices = sinkhorn(noisy, self.iterations).exp()
-        items, fixed = inputs.items.float().flatten(2).unsqueeze(1), inputs.denoiser.first_fixed
+        items = inputs.items.float().flatten(2).unsqueeze(1)
+        fixed = inputs.denoiser.first_fixed
         after, before = (  # [b, r, m, d]
             rearrange(
                 items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1),
                 prepend_first(orders, fixed).flatten(0, 1),
-            )
-            .unflatten(0, orders.shape[:2])[..., int(fixed) :, :]
+            ).unflatten(0, orders.shape[:2])[..., int(fixed) :, :]
             for orders in (states, states.gather(-1, back))
-        )  # fmt: skip
+        )
         loss = (matrices @ after - before).square().sum((-1, -2)).mean()
         return loss, {}
 
@@ -54,10 +57,11 @@ class SinkhornPixelLoss(SinkhornLoss):
 @component("loss")
 @dataclass(frozen=True)
 class SortingNetworkLoss(ShuffleLoss):
-    """Cross-entropy of the entries of a relaxed sorting network's matrix, for scores of items (`reverse=pl`).
+    """Cross-entropy of the entries of a relaxed sorting network's matrix, for scores of items
+    (`reverse=pl`).
 
-    DiffSort [Petersen 2022], with the Cauchy distribution; `error_free`: the swaps of [Kim 2024], of whose two losses
-    this is the one on the soft matrix.
+    DiffSort [Petersen 2022], with the Cauchy distribution; `error_free`: the swaps of [Kim 2024],
+    of whose two losses this is the one on the soft matrix.
 
     Args:
         steepness: of comparators; published 6 to 200 with the length of lists.
@@ -84,5 +88,7 @@ class SortingNetworkLoss(ShuffleLoss):
             raise ValueError("a sorting network sorts scores of items: reverse=pl")
         # the highest score comes first
         matrix = relaxed_sort(-law.scores, self.steepness, self.layout, self.error_free)
-        loss = F.binary_cross_entropy(matrix.clamp(0, 1), F.one_hot(back, matrix.shape[-1]).to(matrix))
+        loss = F.binary_cross_entropy(
+            matrix.clamp(0, 1), F.one_hot(back, matrix.shape[-1]).to(matrix)
+        )
         return loss, {}

@@ -1,8 +1,10 @@
-"""One jigsaw, one encoder, one transformer, one budget, all with labels: `python -m benchmarks.permutations fair`.
+"""One jigsaw, encoder, transformer and budget, all with labels: `python -m benchmarks.permutations
+fair`.
 
-Codes with masked and autoregressive training in 1, 2 and n passes; Plackett-Luce and its generalisation as reverse
-steps of riffle shuffles, over the whole schedule and in one step; n softmaxes with an optimal assignment;
-Gumbel-Sinkhorn. Nobody has published these side by side (compare [Severo 2025, figure 5]).
+The methods are codes with masked and autoregressive training in 1, 2 and n passes; Plackett-Luce
+and its generalisation as reverse steps of riffle shuffles, over the complete schedule and in one
+step; n softmaxes with an optimal assignment; and Gumbel-Sinkhorn. No such comparison has been
+published (see [Severo 2025, figure 5]).
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from blackout.permutations.metrics import rearrange
 from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
+# (items as given [B, n, ...], solution [B, n]) -> a scalar.
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""(items as given [B, n, ...], solution [B, n]) -> a scalar."""
+# Items as given -> (solutions [B, n], which were permutations before any repair, bool [B]).
 Solver = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Items as given -> (solutions [B, n], which were permutations before any repair, bool [B])."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of everything: puzzle, transformer, seconds of CPU (or of the GPU) for each method."""
+    """Sizes: puzzle, transformer, and seconds of CPU (or GPU) time per method."""
 
     puzzles: Callable[..., Puzzles]
     width: int
@@ -58,15 +60,17 @@ SCALES = {
 
 @dataclass
 class Method:
-    """A network with its loss, and the ways of solving with it, each with its network evaluations."""
+    """A network with its loss, and its solvers with their network evaluations."""
 
     network: nn.Module
     loss: Loss
     solvers: dict[str, tuple[int, Solver]]
 
 
-def methods(source: Puzzles | None, scale: Scale, device: torch.device) -> Iterator[tuple[str, Callable[[], Method]]]:
-    """Every row of the table, made when it is its turn; of no puzzles only the names are meant."""
+def methods(
+    source: Puzzles | None, scale: Scale, device: torch.device
+) -> Iterator[tuple[str, Callable[[], Method]]]:
+    """Return every row of the table; methods are built in turn, and without puzzles only named."""
     source = cast(Puzzles, source)
     for objective in ("masked", "autoregressive"):
         for code in CODES:
@@ -79,22 +83,32 @@ def methods(source: Puzzles | None, scale: Scale, device: torch.device) -> Itera
     yield "Gumbel-Sinkhorn", partial(matched, source, scale, device, 10)
 
 
-def transformer(source: Puzzles, scale: Scale, causal: bool = False, times: bool = False) -> CodeTransformer:
-    """The same network for all."""
-    encoder = instantiate(fill_statistics(source.facts["encoder"], source.facts, "encoder"), "encoder")
-    n, conditions = source.facts["num_items"], 1 if times else None
+def transformer(
+    source: Puzzles, scale: Scale, causal: bool = False, times: bool = False
+) -> CodeTransformer:
+    """Return the network that all methods share."""
+    encoder = instantiate(
+        fill_statistics(source.facts["encoder"], source.facts, "encoder"), "encoder"
+    )
+    n = source.facts["num_items"]
+    conditions = 1 if times else None
     return CodeTransformer(n, conditions, encoder, causal, width=scale.width, depth=scale.depth)
 
 
 def coded(source: Puzzles, scale: Scale, device: torch.device, code: Any, objective: Any) -> Method:
-    """Factorised codes; a masked network is asked for the most probable digits in 1, 2 and n passes."""
-    model = CodeModel(transformer(source, scale, objective == "autoregressive"), code, objective, Passes()).to(device)
-    n, number = model.length, [0]
+    """Return factorised codes; masked networks are decoded greedily in 1, 2 and n passes."""
+    model = CodeModel(
+        transformer(source, scale, objective == "autoregressive"), code, objective, Passes()
+    ).to(device)
+    n = model.length
+    number = [0]
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         number[0] += 1
         position = torch.arange(len(items), device=items.device)
-        return model.training_step({"x": solution, "items": items, "position": position, "batch_number": number[0]})
+        return model.training_step(
+            {"x": solution, "items": items, "position": position, "batch_number": number[0]}
+        )
 
     def solve(passes: int, items: Tensor) -> tuple[Tensor, Tensor]:
         causal = objective == "autoregressive"
@@ -109,9 +123,11 @@ def coded(source: Puzzles, scale: Scale, device: torch.device, code: Any, object
 
 
 def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whole: bool) -> Method:
-    """Reverse steps of riffle shuffles: from items in the order X_t the law of the permutation to the time before."""
+    """Return reverse steps of riffle shuffles, from items in the order X_t to the previous time."""
     n = source.facts["num_items"]
-    schedule = denoising_schedule(n) if whole else [denoising_schedule(n)[0], denoising_schedule(n)[-1]]
+    schedule = (
+        denoising_schedule(n) if whole else [denoising_schedule(n)[0], denoising_schedule(n)[-1]]
+    )
     network = transformer(source, scale, times=True).to(device)
 
     def law_of(items: Tensor, step: Tensor) -> Any:
@@ -138,8 +154,12 @@ def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whol
 
 
 def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) -> Method:
-    """A score for every item and place; with sweeps, normalised over both in turn (Mena et al., ICLR 2018)."""
-    n, network = source.facts["num_items"], transformer(source, scale).to(device)
+    """Return a score for every item and place, optionally normalised by Sinkhorn iterations.
+
+    References: Mena et al. 2018.
+    """
+    n = source.facts["num_items"]
+    network = transformer(source, scale).to(device)
 
     def law_of(items: Tensor) -> Matching:
         scores = network(torch.full(items.shape[:2], n, device=items.device), {"items": items})
@@ -147,7 +167,11 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         law = law_of(items)
-        return -(Matching(law.perturbed_scores(Size()), sweeps) if sweeps else law).log_prob(solution).mean()
+        return (
+            -(Matching(law.perturbed_scores(Size()), sweeps) if sweeps else law)
+            .log_prob(solution)
+            .mean()
+        )
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
         law = law_of(items)
@@ -157,7 +181,7 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
 
 
 def clock(device: torch.device) -> float:
-    """Seconds of the CPU's work, or of the wall where a GPU works."""
+    """Return CPU seconds, or wall-clock seconds on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -165,9 +189,11 @@ def clock(device: torch.device) -> float:
 
 
 def train(method: Method, data: Any, scale: Scale, device: torch.device) -> int:
-    """Train for the budget, the learning rate falling to zero over it; the number of steps."""
+    """Train for the budget, with the learning rate falling to zero, and return the number of
+    steps."""
     optimizer = torch.optim.AdamW(method.network.parameters(), lr=scale.lr, weight_decay=0.01)
-    start, steps = clock(device), 0
+    start = clock(device)
+    steps = 0
     while (spent := clock(device) - start) < scale.seconds:
         left = 1 - spent / scale.seconds
         optimizer.param_groups[0]["lr"] = scale.lr * min(1.0, (steps + 1) / 100, 2 * left)
@@ -182,7 +208,7 @@ def train(method: Method, data: Any, scale: Scale, device: torch.device) -> int:
 
 
 def fair(options: argparse.Namespace) -> None:
-    """Train and test every method; prints the table."""
+    """Train and evaluate every method, and print the table."""
     scale = SCALES["quick" if options.quick else options.scale]
     if options.show:
         for name, _ in methods(None, scale, torch.device(options.device)):
@@ -190,10 +216,17 @@ def fair(options: argparse.Namespace) -> None:
         return
     places: dict[str, Any] = {} if options.quick else {"data_dir": options.data_dir}
     places |= {} if options.pieces is None else {"pieces": options.pieces}
-    source, device = scale.puzzles(**places), torch.device(options.device)
-    scale = scale if options.seconds is None else Scale(**{**vars(scale), "seconds": options.seconds})
-    data, rows = from_puzzles(source), list[dict[str, Any]]()
-    test = {name: values.to(device) for name, values in data.batch("test", torch.arange(source.held_out)).items()}
+    source = scale.puzzles(**places)
+    device = torch.device(options.device)
+    scale = (
+        scale if options.seconds is None else Scale(**{**vars(scale), "seconds": options.seconds})
+    )
+    data = from_puzzles(source)
+    rows = list[dict[str, Any]]()
+    test = {
+        name: values.to(device)
+        for name, values in data.batch("test", torch.arange(source.held_out)).items()
+    }
     for name, begin in methods(source, scale, device):
         if options.only and options.only not in name:
             continue
@@ -208,10 +241,16 @@ def fair(options: argparse.Namespace) -> None:
                 solution, valid = solve(test["items"])
             seconds = clock(device) - start
             right = (solution == test["x"]).float()
-            rows.append({
-                "method": f"{name}, {how}", "solved %": 100 * float(right.all(1).float().mean()),
-                "correct %": 100 * float(right.mean()), "invalid %": 100 * float((~valid).float().mean()),
-                "evaluations": evaluations, "ms per puzzle": 1000 * seconds / len(right), "training steps": steps,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "method": f"{name}, {how}",
+                    "solved %": 100 * float(right.all(1).float().mean()),
+                    "correct %": 100 * float(right.mean()),
+                    "invalid %": 100 * float((~valid).float().mean()),
+                    "evaluations": evaluations,
+                    "ms per puzzle": 1000 * seconds / len(right),
+                    "training steps": steps,
+                }
+            )
             print(rows[-1], flush=True)
     report(f"{source}; {scale.seconds:g} s of training each", rows, options)
