@@ -30,7 +30,7 @@ from blackout.diffusion.kernels import PosteriorBridge
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser
+from blackout.verification.draws import ExactDenoiser
 from blackout.verification.toys import Toy, thinning
 
 matplotlib.use("Agg")

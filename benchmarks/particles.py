@@ -24,8 +24,14 @@ from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser, ExactJumpDenoiser, numbers
-from blackout.verification.toys import Array, JumpToy, of_generator, pixel_pair, total_variation
+from blackout.verification.draws import ExactDenoiser, ExactJumpDenoiser, state_numbers
+from blackout.verification.toys import (
+    Array,
+    JumpToy,
+    generator_transitions,
+    pixel_pair,
+    total_variation,
+)
 
 DRAWS = 10_000
 
@@ -84,30 +90,30 @@ def steering(
     p = rng.dirichlet(np.ones(16))
     log_l = -strength * rng.random(16)
     z = float(p @ np.exp(log_l))
-    matrices = of_generator(process.generator().numpy())
+    matrices = generator_transitions(process.generator().numpy())
     toys = [JumpToy("", law.reshape(4, 4), matrices) for law in (p, p * np.exp(log_l) / z)]
 
     def classifier(x: torch.Tensor, t: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         plain, given = (np.maximum(toy.marginal(float(t)), 1e-300) for toy in toys)
         return torch.from_numpy(np.log(z * given / plain))[
-            torch.from_numpy(numbers(x, toys[0].size))
+            torch.from_numpy(state_numbers(x, toys[0].size))
         ]
 
     def likelihood(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(log_l)[torch.from_numpy(numbers(x.long(), 4))]
+        return torch.from_numpy(log_l)[torch.from_numpy(state_numbers(x.long(), 4))]
 
     began = time.process_time()
     n = 4000
     steering = Steering(
         process, likelihood, classifier=classifier if how.get("guided") else None, **how
     )
-    denoiser = ExactJumpDenoiser(toys[0], JumpToy.origins)
+    denoiser = ExactJumpDenoiser(toys[0], JumpToy.origin_pmf)
     streams = SampleStreams(0, torch.arange(n))
     plan = SamplingPlan(denoiser, process, logit_times(32, 5.0, -7.0))
     drawn = steering.run(plan, (n, 2), streams)
     spent = time.process_time() - began
     found = drawn.log_normaliser.exp() / z
-    law = np.bincount(numbers(drawn.samples.long(), 4), minlength=16) / n
+    law = np.bincount(state_numbers(drawn.samples.long(), 4), minlength=16) / n
     floor = np.mean(
         [total_variation(rng.multinomial(n, toys[1].p0) / n, toys[1].p0) for _ in range(8)]
     )

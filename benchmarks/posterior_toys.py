@@ -39,7 +39,7 @@ from blackout.posterior.problem import Measurements
 from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
-from blackout.verification.claims import histogram
+from blackout.verification.draws import count_states
 from blackout.verification.toys import total_variation
 from tests.verification.posterior_claims import cases
 
@@ -112,7 +112,7 @@ def processes(quick: bool) -> Iterator[Row]:
             found = SplitGibbs(anneal(sweeps, 3.0, last)).sample(case.prior, case.problem, number)
             posterior = case.toy.posterior
             floor = np.random.default_rng(0).multinomial(number, posterior) / number
-            off = total_variation(histogram(found.samples, 4) / number, posterior)
+            off = total_variation(count_states(found.samples, 4) / number, posterior)
             above = off - total_variation(floor, posterior)
             yield {"process": case.name, "sweeps": sweeps, "total variation": off, "above the floor": above}
 

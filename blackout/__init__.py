@@ -20,6 +20,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """Return the public names, without submodules and what this file imports."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Import a name on first use, so that `import blackout.data` does not load Lightning."""
     if name not in _HOMES:

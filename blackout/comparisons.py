@@ -2,15 +2,15 @@
 
 The value of a model, such as bits per sample, is compared with that of every baseline sample by
 sample. The mean of the differences has a standard error, and a difference below two of them decides
-nothing. Where the value of the model is only known to be at most, or at least, what was computed,
-it is compared and named as such a bound.
+nothing. If the computed value is only an upper or a lower bound of the value of the model, it is
+compared and named as such.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
@@ -78,19 +78,25 @@ class Baseline:
             None without them.
         covers_samples: whether the values are of complete samples; those of some of their elements
             cannot be compared.
+        parameters: what was fitted, as plain values for baselines.json; empty for nothing to tell.
     """
 
     values: Tensor
     validation: float | None = None
     covers_samples: bool = True
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_values(
-        cls, values: Tensor, num_validation: int, covers_samples: bool = True
+        cls,
+        values: Tensor,
+        num_validation: int,
+        covers_samples: bool = True,
+        parameters: Mapping[str, Any] | None = None,
     ) -> Baseline:
         """Return the baseline with values of M validation and N test samples, float64 [M + N]."""
         validation = float(values[:num_validation].mean()) if num_validation else None
-        return cls(values[num_validation:], validation, covers_samples)
+        return cls(values[num_validation:], validation, covers_samples, parameters or {})
 
 
 def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str, Any] | None:
@@ -136,18 +142,18 @@ def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str,
 def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | None:
     """Return the mean difference with its error and verdict; None where the error is not finite."""
     values = model.values.double().cpu()
-    others = baseline.values.double().cpu()[model.index.cpu()]
+    baseline_values = baseline.values.double().cpu()[model.index.cpu()]
     number = len(values)
-    if number < 2 or not bool((values - others).isfinite().all()):
+    if number < 2 or not bool((values - baseline_values).isfinite().all()):
         return None
-    difference = values - others
+    difference = values - baseline_values
     error = math.hypot(spread(difference, model.place) / math.sqrt(number), model.shared_error)
     if not math.isfinite(error):
         return None
-    scale = max(abs(float(values.mean())), abs(float(others.mean())))
+    scale = max(abs(float(values.mean())), abs(float(baseline_values.mean())))
     verdict = decide(float(difference.mean()), error, number, model.kind, RESOLUTION * scale)
     return {
-        "value": float(others.mean()),
+        "value": float(baseline_values.mean()),
         "difference": float(difference.mean()),
         "error": error,
         "verdict": verdict,
@@ -234,6 +240,8 @@ def is_comparison(content: Any) -> bool:
 def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
     """Return the line that says which of a model and its strongest baseline is better, and why.
 
+    It says so where the model is not better than the uniform distribution.
+
     Args:
         name: of the value.
         comparison: as `compare` returns it.
@@ -252,8 +260,10 @@ def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
         side = "worse" if kind == "upper bound" else "better"
         line += f"; {_INDEFINITE[kind]} cannot show that the model is {side}"
     uniform = comparison["baselines"].get("uniform")
-    if uniform is not None and strongest != "uniform" and uniform["verdict"] != "better":
-        line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"
+    if uniform is not None and uniform["verdict"] != "better":
+        if strongest != "uniform":
+            line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"
+        line += "; at chance: nothing shows that this model is better than uniform"
     return line
 
 

@@ -1,4 +1,4 @@
-"""95 % confidence intervals of means, also of few or skewed values: 2.5 % on either side."""
+"""95 % confidence intervals of means, also of few, skewed or equal values: 2.5 % on either side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from torch import Tensor
 NUM_NEIGHBOURS = 10  # values that are close on a grid, whose spread is measured together
 CONFIDENCE_QUANTILE = 0.975
 MIN_SKEWNESS = 1e-6  # below which the transformation is the identity up to rounding
+ROUNDING = 1e-12  # relative spread below which values are equal
+UNBOUNDED = (-math.inf, math.inf)
+
+
+def unseen_share(n: int) -> float:
+    """Return the largest share of a distribution that n draws miss with a probability of 2.5 %.
+
+    It is 1 - 0.025^(1 / n), about 3.7 / n: equal draws leave this share of other values open.
+
+    References: Clopper and Pearson 1934, for no success among n.
+
+    Example:
+        >>> round(unseen_share(30), 3)
+        0.116
+    """
+    return float(-np.expm1(math.log1p(-CONFIDENCE_QUANTILE) / n))
 
 
 def spread(x: Tensor, place: Tensor | None = None) -> float:
@@ -27,8 +43,12 @@ def spread(x: Tensor, place: Tensor | None = None) -> float:
     return math.sqrt(float(residuals.square().sum()) / freedom)
 
 
-def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
+def interval(
+    x: Tensor, place: Tensor | None = None, bounds: tuple[float, float] = UNBOUNDED
+) -> tuple[float, float]:
     """Return the ends of a 95 % interval for the mean of a distribution; infinite for n < 3.
+
+    It holds for what the draws reach: values so rare that none was drawn are not in it.
 
     Bits of images and weights of chains have a long upper tail, so that 1.96 standard errors miss
     means above the interval several times as often as below it. Student's t is therefore taken of
@@ -43,9 +63,13 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
     distribution if it is small. The ends are then those of the mid-p test,
     P(X < k) + P(X <= k) = 1.95 and 0.05.
 
+    Equal draws say nothing about the size of values that were not drawn. The ends are those for an
+    `unseen_share` of values at either bound, and infinite where there is no bound.
+
     Args:
         x: independent draws of the distribution, float64 [n].
         place: as for `spread`.
+        bounds: the least and the largest value that is possible, such as (0, 1) for shares.
 
     References: Hall 1992 (transformation); Satterthwaite 1946; Lancaster 1961 (mid-p); the degrees
     of freedom are this project's; coverage checked in tests/test_confidence_intervals.py.
@@ -57,8 +81,9 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
         return -math.inf, math.inf
     mean = float(x.mean())
     std = spread(x, place)
-    if std == 0:
-        return mean, mean
+    if std <= ROUNDING * abs(mean):
+        share = unseen_share(n)
+        return mean - share * (mean - bounds[0]), mean + share * (bounds[1] - mean)
     values = x.unique()
     if len(values) == 2 and place is None:
         smaller, larger = values.tolist()

@@ -34,10 +34,10 @@ def time_on(t: Time, device: torch.device) -> Tensor:
     """Return t, of any shape, as float64 on a device.
 
     A scalar that the host knows is passed as an argument, so that the host does not wait for the
-    device.
+    device. Compiled code, in which its value would be a constant, copies it.
     """
     is_host_scalar = not isinstance(t, Tensor) or (t.ndim == 0 and t.device.type == "cpu")
-    if is_host_scalar and device.type != "cpu":
+    if is_host_scalar and device.type != "cpu" and not torch.compiler.is_compiling():
         return torch.full((), float(t), dtype=torch.float64, device=device)
     return torch.as_tensor(t, dtype=torch.float64, device=device)
 

@@ -158,7 +158,7 @@ class CommandParser(ArgumentParser):
         raise UserError(message)
 
 
-class _WarningFormatter(logging.Formatter):
+class WarningFormatter(logging.Formatter):
     """One line for a warning that `logging.captureWarnings` has logged."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -173,11 +173,11 @@ class _WarningFormatter(logging.Formatter):
 def _warnings_in_one_line() -> Iterator[None]:
     """Print the warnings inside as one line each on stderr."""
     logger = logging.getLogger("py.warnings")
-    if any(isinstance(handler.formatter, _WarningFormatter) for handler in logger.handlers):
+    if any(isinstance(handler.formatter, WarningFormatter) for handler in logger.handlers):
         yield  # a program within a program: the outer one prints them
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(_WarningFormatter())
+    handler.setFormatter(WarningFormatter())
     logger.addHandler(handler)
     propagated = logger.propagate
     logger.propagate = False

@@ -69,7 +69,7 @@ class Signals:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Only set a flag inside; the caller promises to call `agreed` often."""
+        """Only set a flag inside; the caller promises to call `agreed` every few steps."""
         self._is_listening = True
         try:
             yield
@@ -119,8 +119,8 @@ class Signals:
             )
 
 
+# the handlers of this process, of which there can only be one set
 signals = Signals()
-"""The handlers of this process, of which there can only be one set."""
 
 
 def _exit_code(number: int) -> int:

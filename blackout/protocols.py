@@ -120,6 +120,23 @@ class Outputs(Protocol):
         """
 
 
+Better: TypeAlias = Literal["lower", "higher", "reference", ""]
+"""Which of two values of a metric is better: the one closer to the reference value, or neither."""
+
+
+@dataclass(frozen=True)
+class MetricDescription:
+    """Unit of a metric, and which of two values is better.
+
+    Args:
+        unit: such as "bits per dimension"; empty for a plain number.
+        better: empty where no value is better than another, such as for an estimated mean.
+    """
+
+    unit: str = ""
+    better: Better = ""
+
+
 @dataclass(frozen=True)
 class References:
     """Values that scores are shown next to, by the names of the scores.
@@ -129,11 +146,13 @@ class References:
         bounds: score that bounds another one -> that one's name; they share reference values.
         ideal: the value of a perfect model, or its expected value, by name of the score without
             `val/` or `test/`. Shown if a score has no other reference value.
+        metrics: what the scores mean, by name without `val/` or `test/`.
     """
 
     suffixes: tuple[str, ...] = ("exact", "of_perfect", "of_truth", "ceiling")
     bounds: Mapping[str, str] = field(default_factory=dict)
     ideal: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, MetricDescription] = field(default_factory=dict)
 
 
 class Draw(Protocol):
@@ -239,7 +258,10 @@ class Scores(Protocol):
         """Remove all samples."""
 
     def provenance(self) -> dict[str, Any]:
-        """Return how the scores are made, as plain values that agree for comparable scores."""
+        """Return how the scores are made, as plain values that agree for comparable scores.
+
+        `metric_descriptions` has `unit` and `better` of each score, see `MetricDescription`.
+        """
 
 
 class Scorer(Protocol):

@@ -300,14 +300,17 @@ def limit_memory(extra: int) -> Iterator[None]:
     the process has.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    is_limited = False
     with suppress(OSError, ValueError):  # not known, or refused by the system: no limit
         limits = [_address_space() + extra]
         limits += [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
         resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+        is_limited = True
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if is_limited:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _address_space() -> int:

@@ -66,7 +66,10 @@ def test_equal_values_are_undecided():
     for values in (bits, bits - rounding, bits + rounding):
         comparison = compare(sample_values(values), {"uniform": Baseline(bits, 6.9069)})
         assert comparison["verdict"] == "undecided"
-        assert describe_comparison("test/nll_bits", comparison).startswith("verdict: undecided")
+        line = describe_comparison("test/nll_bits", comparison)
+        assert line.startswith("verdict: undecided") and "at chance" in line
+    better = compare(sample_values(bits - 1.0), {"uniform": Baseline(bits, 6.9069)})
+    assert "at chance" not in describe_comparison("test/nll_bits", better)
 
 
 @pytest.mark.parametrize(

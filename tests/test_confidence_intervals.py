@@ -4,6 +4,7 @@ distributions."""
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from blackout.confidence_intervals import interval
 from blackout.diffusion.likelihood_estimates import Estimate
@@ -78,8 +79,20 @@ def test_intervals_of_log_z_and_weighted_means(n, repeats):
     )
 
 
-def test_intervals_of_constants_have_no_width_and_of_one_image_no_limits():
-    assert interval(torch.full((5,), 2.0, dtype=torch.float64)) == (2.0, 2.0)
+def test_intervals_of_constants_leave_other_values_possible():
+    """Zero successes in n trials have the upper limit 1 - 0.025^(1 / n) (Clopper and Pearson 1934).
+
+    Without bounds on the values, the interval is unbounded.
+    """
+    zeros = torch.zeros(30, dtype=torch.float64)
+    assert interval(zeros, bounds=(0, 1)) == (0, pytest.approx(stats.beta.ppf(0.975, 1, 30)))
+    assert interval(zeros + 1, bounds=(0, 1)) == (pytest.approx(stats.beta.ppf(0.025, 30, 1)), 1)
+    assert interval(zeros) == (-np.inf, np.inf)
+    rounded = 27.7 + 1e-14 * torch.arange(30, dtype=torch.float64)
+    assert interval(rounded, bounds=(0, 2 * 27.7))[0] == pytest.approx(27.7 * 0.025 ** (1 / 30))
+
+
+def test_the_interval_of_one_image_is_unbounded():
     estimate = Estimate.from_nats(torch.ones(1), (1,))
     assert estimate.low == -np.inf and estimate.high == np.inf
 

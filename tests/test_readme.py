@@ -250,6 +250,23 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     assert tuple(scope["samples"].shape) == (64, 1, 8, 8) and len(scope["rows"]) == 27
 
 
+@pytest.mark.deep
+def test_the_tour_notebook_runs_and_its_results_hold(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    scope = {}
+    for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
+        code = "".join(cell["source"]).replace("STEPS = 300", "STEPS = 20")
+        exec(compile(code, cell["id"], "exec"), scope)
+    assert [
+        cell["id"] for cell in cells if cell["cell_type"] == "code" and not cell["outputs"]
+    ] == ["code-1"]
+    estimate = scope["estimate"]
+    exact = scope["exact_values"](scope["target"])["log_z"]
+    assert abs(estimate["log_z"] - exact) < 5 * estimate["log_z_error"]
+    assert scope["samples"].shape == (500, 12) and next(iter(scope["worths"])) == "Ann"
+
+
 def test_the_wandb_sweep_composes():
     sweep = yaml.safe_load((ROOT / "examples" / "wandb_sweep.yaml").read_text())
     assert sweep["command"][-1] == "${args_no_hyphens}" and (ROOT / sweep["program"]).exists()

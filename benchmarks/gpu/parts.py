@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.gpu import numerics, programs, speed
+from benchmarks.gpu import first_run, numerics, programs, speed
 from benchmarks.gpu.report import ROOT, DeviceLostError, Report, Row, Setup
 
 MAX_STARTS = 3  # of a part that loses the GPU
@@ -49,6 +49,7 @@ PARTS = {
     "evaluation": Part(programs.check_evaluation, 40, 15),
     "profile": Part(speed.profile_training, 40, 15),
     "two_devices": Part(programs.check_two_devices, 60, 30),
+    "first_run": Part(first_run.measure_first_run, 300, 120),
 }
 
 

@@ -32,11 +32,13 @@ class Setup:
         device: where networks are evaluated.
         quick: use tiny sizes, to check that everything runs.
         folder: for all files.
+        data: folder with CIFAR-10 in torchvision's layout, where there is one.
     """
 
     device: torch.device
     quick: bool
     folder: Path
+    data: Path = Path("data")
 
     @property
     def is_cuda(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -17,8 +18,9 @@ from blackout.cli.sweeps import sweeping
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden
-from blackout.errors import UserError, refuse, summary
+from blackout.errors import UserError, error_context, refuse, summary
 from blackout.training.checkpoint_callback import AtomicCheckpointIO
+from blackout.training.data_module import check_sharding
 from blackout.training.family import ComponentFamily
 from blackout.training.loggers import MetricsCSV
 
@@ -68,6 +70,7 @@ def build_trainer(
         UserError: arguments that Lightning refuses, or far more processes than processors.
     """
     settings = dict(config["trainer"])
+    settings["accelerator"] = choose_accelerator(settings.get("accelerator", "auto"))
     devices = settings.get("devices")
     num_cpus = os.cpu_count() or 1
     is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
@@ -101,6 +104,18 @@ def build_trainer(
     return trainer
 
 
+def choose_accelerator(name: Any) -> Any:
+    """Return the Trainer's accelerator, where `auto` is a CUDA device or the CPU.
+
+    Lightning would also choose the GPU of a Mac, which has no numbers of 64 bits.
+
+    Args:
+        name: the setting.
+    """
+    is_mac_gpu = torch.backends.mps.is_available() and not torch.cuda.is_available()
+    return "cpu" if name == "auto" and is_mac_gpu else name
+
+
 def choose_strategy(settings: Plain) -> Any:
     """Return the Trainer's strategy: where it would be DDP, DDP that does not broadcast buffers.
 
@@ -128,6 +143,33 @@ def choose_strategy(settings: Plain) -> Any:
     return strategy
 
 
+def unused_devices(settings: Plain) -> str:
+    """Return a line about the GPUs that a run leaves idle; empty if there are none.
+
+    Args:
+        settings: of the trainer.
+    """
+    is_launched = bool({"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys())
+    uses_cpu = settings.get("accelerator", "auto") == "cpu"
+    num_devices = 0 if uses_cpu or is_launched else torch.cuda.device_count()
+    if settings.get("devices") != 1 or num_devices < 2:
+        return ""
+    names = ", ".join(
+        f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(1, num_devices)
+    )
+    return f"1 of {num_devices} GPUs; trainer.devices={num_devices} also uses {names}"
+
+
+def check_batch_size(batch_size: int, trainer: pl.Trainer) -> None:
+    """Refuse a batch that the processes of a run cannot share evenly.
+
+    Raises:
+        UserError: the message has the nearest sizes that they can.
+    """
+    with error_context("batch_size"):
+        check_sharding(batch_size, 0, trainer.world_size)
+
+
 def check_launch(trainer: pl.Trainer) -> None:
     """Refuse ways of starting several processes that cannot work.
 
@@ -137,6 +179,13 @@ def check_launch(trainer: pl.Trainer) -> None:
     Raises:
         UserError: it is started in one of these ways.
     """
+    num_tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if num_tasks.isdecimal() and int(num_tasks) > trainer.world_size:
+        raise UserError(
+            f"srun has started {num_tasks} processes, but the Trainer has {trainer.world_size}: "
+            "each would train the same run; give trainer.devices=<tasks per node> "
+            "trainer.num_nodes=<nodes> trainer.strategy=ddp, as examples/slurm.sbatch does"
+        )
     environment = getattr(trainer.strategy.launcher, "cluster_environment", None)
     is_external = getattr(environment, "creates_processes_externally", True)
     if is_external:

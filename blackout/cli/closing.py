@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 
 from blackout.cli.finished_runs import with_earlier
-from blackout.cli.metrics_file import write_scores
+from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.pictures import Trajectory, print_run
 from blackout.cli.provenance import command_line, provenance
 from blackout.cli.report_page import save_report
@@ -111,18 +111,21 @@ def finish_run(
     for line in left_out:
         print(f"left out: {line}")
     values = metrics | outputs.pop("values", {}) | scores
-    report = {
+    run_report = {
         "values": values,
         "training_steps": trainer.global_step,
         "closing_grid_steps": preview.steps,
         "command": command_line(),
         "sampler": dict(draw.description),
-        **outputs,
-        **score_report,
-        **compared_with_baselines(samples, baselines),
-        "left_out": left_out,
-        **provenance(model.device, start, source),
     }
+    report = merge_reports(
+        run_report,
+        outputs,
+        score_report,
+        compared_with_baselines(samples, baselines),
+        {"left_out": left_out, **provenance(model.device, start, source)},
+    )
+    write_baselines(baselines, run)
     write_scores(with_earlier(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from blackout.cli.comparison_page import save_comparison
+from blackout.cli.sweep_table import SUMMARY, is_sweep, runs_of_sweep
 from blackout.errors import CommandParser, refuse, run_command
 from blackout.files import new_file
 
@@ -13,7 +14,13 @@ from blackout.files import new_file
 def main(words: list[str] | None = None) -> None:
     """Run the command line."""
     parser = CommandParser(prog="blackout compare", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run directory, or the folder of a sweep",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -23,11 +30,30 @@ def main(words: list[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    runs = [path for path in options.runs if path.is_dir()]  # `runs/*` also matches files
-    refuse(not runs, f"{options.runs[0]}: no such run directory")
+    folders = [path for path in options.runs if path.is_dir()]  # `runs/*` also matches files
+    refuse(not folders, f"{options.runs[0]}: no such run directory")
+    runs: list[Path] = []
+    for folder in folders:
+        runs += _runs_in(folder)
     path = new_file(options.out or Path("compare.html"), exact=options.out is not None)
     save_comparison(runs, path)
     print(path)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the run directories of a sweep, or the run directory itself.
+
+    Raises:
+        UserError: no job of the sweep has left a run directory here.
+    """
+    if not is_sweep(folder):
+        return [folder]
+    runs = [run for run in runs_of_sweep(folder) if (run / "config.yaml").is_file()]
+    refuse(
+        not runs,
+        f"{folder}: no run directory of this sweep is here; its table is {folder / SUMMARY}",
+    )
+    return list(dict.fromkeys(runs))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from blackout.cli.curves import curve_panels
 from blackout.cli.pages import load_picture, save_page
-from blackout.cli.run_results import place_label, read_scores, read_settings, target_value
+from blackout.cli.run_results import best_row, place_label, read_scores, read_settings
 from blackout.component import leaves
 from blackout.config.allowed_components import copy_plain_values
 
@@ -26,12 +26,6 @@ HIDDEN_SETTINGS = re.compile(
 """Settings in which all runs differ, or that do not change results."""
 HIDDEN_VALUES = re.compile(r"class_share_|_(std|error|low|high)$|log_evidence$")
 """Values that are not scores, or are in a table of their own."""
-SMALLER_IS_BETTER = re.compile(
-    r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|distance|(?<![a-z])[fk]id|ks|violations"
-)
-LARGER_IS_BETTER = re.compile(
-    r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|classified_share"
-)
 EVIDENCE_COLUMNS = ("measurement", "operator", "noise", "method")
 """Parts of a sampler's description that say what an evidence belongs to."""
 
@@ -42,7 +36,15 @@ class Row(NamedTuple):
     cells: Sequence[Any]  # before the scores
     values: Sequence[Any]  # scores
     best: Sequence[bool]  # whether a score is the best of its column
-    spread: Sequence[Any] = ()  # standard deviations of scores, where they are means
+    errors: Sequence[Any] = ()  # standard errors of scores, where they are means
+    settings: Sequence[Any] = ()  # after the scores
+
+
+class Column(NamedTuple):
+    """What is known of a score."""
+
+    references: Values
+    description: Values
 
 
 def save_comparison(runs: Sequence[Path], path: Path) -> None:
@@ -56,8 +58,10 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     contents = [read_scores(run) for run in runs]
     scores = [flatten_scores(content, "values") for content in contents]
     references: dict[str, Any] = {}
+    descriptions: dict[str, Any] = {}
     for content in contents:
         references |= flatten_scores(content, "references")
+        descriptions |= flatten_scores(content, "metric_descriptions")
     settings = [dict(leaves(copy_plain_values(read_settings(run), str(run)))) for run in runs]
 
     # 2. Choose columns: settings that differ, and scores.
@@ -69,17 +73,14 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         and any(values.get(name) != settings[0].get(name) for values in settings)
     ]
     columns = {
-        name: references.get(name, {})
+        name: Column(references.get(name, {}), descriptions.get(name, {}))
         for values in scores
         for name in values
         if not HIDDEN_VALUES.search(name)
     }
 
     # 3. Write the page.
-    cells = [
-        (name, *(values.get(setting, "") for setting in setting_names))
-        for name, values in zip(names, settings, strict=True)
-    ]
+    setting_cells = [[values.get(name, "") for name in setting_names] for values in settings]
     numbers = [[values.get(name) for name in columns] for values in scores]
     reports = [run / "report.html" for run in runs]
     links = [
@@ -91,8 +92,9 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         "compare.html",
         path,
         title=f"{len(runs)} runs" if len(runs) > 1 else names[0],
-        head=("run", *setting_names, *columns),
-        rows=mark_best(cells, numbers, columns),
+        head=("run", *columns, *setting_names),
+        num_settings=len(setting_names),
+        rows=mark_best([(name,) for name in names], numbers, columns, setting_cells),
         links=links,
         seeds=seed_table(settings, setting_names, scores, columns),
         evidence=evidence_table(names, contents),
@@ -123,66 +125,51 @@ def flatten_scores(contents: Scores, part: str) -> dict[str, Any]:
 def mark_best(
     cells: Sequence[Sequence[Any]],
     values: Sequence[Sequence[Any]],
-    columns: Mapping[str, Values],
-    spread: Sequence[Sequence[Any]] | None = None,
+    columns: Mapping[str, Column],
+    settings: Sequence[Sequence[Any]],
+    errors: Sequence[Sequence[Any]] | None = None,
 ) -> list[Row]:
     """Return the rows of a table with the best score of every column marked.
 
     Args:
         cells: what precedes the scores of each row.
         values: scores of each row.
-        columns: names of the scores, with their reference values.
-        spread: standard deviations of `values`, where they are means.
+        columns: what is known of the scores, by name.
+        settings: what follows the scores of each row.
+        errors: standard errors of `values`, where they are means.
     """
     best = [
-        best_row(name, [row[k] for row in values], references)
-        for k, (name, references) in enumerate(columns.items())
+        best_row([row[k] for row in values], column.references, column.description)
+        for k, column in enumerate(columns.values())
     ]
     return [
-        Row(cells[i], values[i], [row == i for row in best], spread[i] if spread else ())
+        Row(
+            cells[i],
+            values[i],
+            [row == i for row in best],
+            errors[i] if errors else (),
+            settings[i],
+        )
         for i in range(len(cells))
     ]
-
-
-def best_row(name: str, values: Sequence[Any], references: Values) -> int | None:
-    """Return the row of the best value of a score; None if no value is better than all others.
-
-    The best value is the closest to the target where one is known, else the smallest or the
-    largest.
-    """
-    numbers = {
-        row: value
-        for row, value in enumerate(values)
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
-    if len(set(numbers.values())) < 2:
-        return None
-    target = target_value(references)
-    if target is not None:
-        return min(numbers, key=lambda row: abs(numbers[row] - target))
-    if SMALLER_IS_BETTER.search(name):
-        return min(numbers, key=numbers.__getitem__)
-    if LARGER_IS_BETTER.search(name):
-        return max(numbers, key=numbers.__getitem__)
-    return None
 
 
 def seed_table(
     settings: Sequence[Values],
     setting_names: Sequence[str],
     scores: Sequence[Values],
-    columns: Mapping[str, Values],
+    columns: Mapping[str, Column],
 ) -> dict[str, Any] | None:
-    """Return means and standard deviations over runs that differ in their seeds alone.
+    """Return means and standard errors over runs that differ in their seeds alone.
 
     Args:
         settings: of the runs.
         setting_names: those in which runs differ.
         scores: of the runs.
-        columns: names of the scores, with their reference values.
+        columns: what is known of the scores, by name.
 
     Returns:
-        `head` and `rows` of a table; None if every run has settings of its own.
+        `head`, `num_settings` and `rows` of a table; None if every run has settings of its own.
     """
     names = [name for name in setting_names if name != "seed"]
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -192,21 +179,23 @@ def seed_table(
     if max(map(len, groups.values())) < 2:
         return None
 
-    cells: list[Sequence[Any]] = []
     means: list[list[float | None]] = []
-    deviations: list[list[float | None]] = []
-    for key, runs in groups.items():
-        cells.append((f"{len(runs)} seeds", *key))
+    errors: list[list[float | None]] = []
+    for runs in groups.values():
         means.append([])
-        deviations.append([])
+        errors.append([])
         for name in columns:
             column = [scores[i].get(name) for i in runs]
             numbers = [value for value in column if isinstance(value, int | float)]
             means[-1].append(statistics.fmean(numbers) if numbers else None)
-            deviations[-1].append(statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
+            is_spread = len(numbers) > 1
+            error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if is_spread else 0.0
+            errors[-1].append(error)
+    cells = [(f"{len(runs)} seeds",) for runs in groups.values()]
     return {
-        "head": ("runs", *names, *columns),
-        "rows": mark_best(cells, means, columns, deviations),
+        "head": ("runs", *columns, *names),
+        "num_settings": len(names),
+        "rows": mark_best(cells, means, columns, list(groups), errors),
     }
 
 
@@ -241,7 +230,7 @@ def evidence_table(names: Sequence[str], contents: Sequence[Scores]) -> dict[str
         others = by_measurement[cells[0]]
         is_best = evidence == max(others) > min(others)
         rows.append(Row(cells, [evidence], [is_best], [error]))
-    return {"head": (*EVIDENCE_COLUMNS, "run", "log_evidence"), "rows": rows}
+    return {"head": (*EVIDENCE_COLUMNS, "run", "log_evidence"), "num_settings": 0, "rows": rows}
 
 
 def _describe(part: Any) -> str:

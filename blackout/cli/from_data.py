@@ -14,7 +14,9 @@ from torch import nn
 from blackout.component import Plain
 from blackout.config.descriptions import add_defaults, to_description
 from blackout.config.instantiate import instantiate
-from blackout.errors import UserError
+from blackout.data.count_data import split_array
+from blackout.data.splits import DEFAULT_VALIDATION
+from blackout.errors import UserError, error_context, refuse
 from blackout.files import CONF
 from blackout.protocols import Source
 from blackout.random import fold_seed
@@ -42,7 +44,7 @@ OPTIMIZATION_SETTINGS = ("lr", "factory", "warmup_steps", "decay_steps")
 """Arguments of `Optimization`, by its own names."""
 
 
-def from_data(
+def from_data(  # noqa: PLR0913 - keyword-only settings of a run
     data: Any,
     network: Any = None,
     *,
@@ -52,6 +54,7 @@ def from_data(
     ema_decay: float | None = None,
     seed: int = 0,
     validation: float | None = None,
+    labels: Any = None,
     **settings: Any,
 ) -> Standalone:
     """Return a model with its data, which Lightning's Trainer trains as the commands would.
@@ -61,10 +64,11 @@ def from_data(
     model can be built again.
 
     Args:
-        data: for counts, a data set of `blackout.data`, or integers [N, D] or [N, C, H, W] as a
-            tensor or NumPy array, of which a tenth is validation data and a tenth test data; for
-            other families their `Source` (`Puzzles`, `PermutationData`, ...), or for
-            `family="flow"` a target as a component.
+        data: for counts, a data set of `blackout.data`, or whole numbers [N, D] or [N, C, H, W] as
+            a tensor, NumPy array, SciPy sparse matrix, AnnData, DataFrame or xarray.DataArray, of
+            which a tenth is validation data and a tenth test data; for other families their
+            `Source` (`Puzzles`, `PermutationData`, ...), or for `family="flow"` a target as a
+            component.
         network: a body such as `blackout.networks.UNet`, or a whole network as a mapping; None
             chooses one that fits.
         family: blackout, flow, energy, shuffle or codes.
@@ -74,6 +78,9 @@ def from_data(
         seed: of weights, order, noise and times.
         validation: share or number of the samples of an array for validation, in place of a tenth;
             0 for none.
+        labels: class of each sample of an array, whole numbers or texts [N], or the name of a
+            column of AnnData or a DataFrame; the model is then conditional, unless
+            `conditional=False`.
         settings: of the family, components among them (`head=`, `sampler=`, `conditional=`, ...),
             and `lr`, `factory`, `warmup_steps` and `decay_steps` of
             `blackout.training.optimization.Optimization`.
@@ -90,6 +97,13 @@ def from_data(
         torch.Size([16, 5])
     """
     check_sampling_arguments(1, seed)
+    if labels is not None:
+        refuse(family != "blackout", f"labels are for family=blackout, not for {family}")
+        with error_context("data"):
+            share = DEFAULT_VALIDATION if validation is None else validation
+            data = split_array(data, share, labels)
+        settings = {"conditional": True, **settings}
+        validation = None
     optimization_settings = {
         name: settings.pop(name) for name in OPTIMIZATION_SETTINGS if name in settings
     }
@@ -103,7 +117,8 @@ def from_data(
     if validation is not None:
         data = model_family.divide(data, validation)
     is_flow = family == "flow"  # whose data are its target, an energy
-    source = model_family.source(config) if is_flow else model_family.to_source(data)
+    with error_context("data"):
+        source = model_family.source(config) if is_flow else model_family.to_source(data)
     with torch.random.fork_rng():
         model = make_model(model_family, config, source)
     model_family.check_sampler(model, scored=False)

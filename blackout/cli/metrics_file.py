@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from blackout.comparisons import describe_comparison, is_comparison
+from blackout.comparisons import Baseline, describe_comparison, is_comparison
 from blackout.component import Plain
 from blackout.files import write_json
 from blackout.protocols import References
@@ -25,7 +26,9 @@ def write_scores(report: Plain, path: Path, references: References = References(
     """
     values = report["values"]
     reference_values = collect_references(report, references)
-    write_json({**report, "references": reference_values}, path)
+    descriptions = describe_metrics(report, references)
+    content = {**report, "references": reference_values, "metric_descriptions": descriptions}
+    write_json(content, path)
 
     hidden = {f"{name}_error" for name in values}
     for name, known in reference_values.items():
@@ -63,7 +66,7 @@ def collect_references(
     fitted = report.get("baseline") or {}
     collected: dict[str, dict[str, float]] = {}
     for name in values:
-        plain_name = re.sub("^(val|test)/", "", name)
+        plain_name = without_split(name)
         base = references.bounds.get(plain_name, plain_name)
         candidates: dict[str, Any] = {
             suffix: values.get(f"{base}_{suffix}") for suffix in references.suffixes
@@ -82,6 +85,59 @@ def collect_references(
         if known:
             collected[name] = known
     return collected
+
+
+def write_baselines(baselines: Mapping[str, Mapping[str, Baseline]], folder: Path) -> None:
+    """Write baselines.json: what was fitted for the baselines of a comparison, by their names.
+
+    Args:
+        baselines: by name of the compared value, and by their own. Nothing is written where none
+            has parameters to tell.
+        folder: of the file.
+    """
+    parameters: dict[str, Any] = {}
+    for fitted in baselines.values():
+        for name, baseline in fitted.items():
+            if baseline.parameters:
+                parameters[name] = dict(baseline.parameters)
+    if parameters:
+        write_json(parameters, folder / "baselines.json")
+
+
+def describe_metrics(report: Plain, references: References = References()) -> dict[str, Any]:
+    """Return unit and better direction of a report's values, by name, as far as they are known.
+
+    Args:
+        report: content of metrics.json, with `values`, and perhaps descriptions of its own.
+        references: of the draw, with descriptions by name without `val/` or `test/`.
+    """
+    descriptions: dict[str, Any] = {}
+    for name in report["values"]:
+        description = references.metrics.get(without_split(name))
+        if description is not None:
+            descriptions[name] = asdict(description)
+        known = report.get("metric_descriptions", {})
+        if name in known:
+            descriptions[name] = known[name]
+    return descriptions
+
+
+def merge_reports(*reports: Plain) -> dict[str, Any]:
+    """Return one report with the values and descriptions of all; of other entries the last."""
+    merged: dict[str, Any] = {}
+    for report in reports:
+        mappings = {
+            name: {**merged.get(name, {}), **report[name]}
+            for name in ("values", "metric_descriptions")
+            if name in report
+        }
+        merged |= {**report, **mappings}
+    return merged
+
+
+def without_split(name: str) -> str:
+    """Return the name of a metric without `val/` or `test/`."""
+    return re.sub("^(val|test)/", "", name)
 
 
 def label(name: str) -> str:

@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from blackout.cli.build_trainer import check_batch_size, is_scoring_samples
 from blackout.cli.cost import (
     cost_per_sample,
     matmul_rate,
@@ -28,12 +29,14 @@ from blackout.config.instantiate import instantiate
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule
+from blackout.training.model import Model
 
 NUM_PROBE_BATCHES = 8
 NUM_WARM_UP_BATCHES = 3  # left out of the median
 MAX_PROBE_SECONDS = 60.0  # after which the probe stops at the end of a batch
 MAX_PROBE_CPU_SECONDS = 3.0  # on a CPU it stops within a batch after this processor time
 MAX_CPU_FLOPS = 1e10  # of an evaluation of one sample, above which a CPU tries no components
+DEFAULT_SCORED_SAMPLES = 1000  # as `blackout.training.callbacks.Scores` has it
 BACKWARD_FACTOR = 3  # a training step costs about three forward passes
 
 
@@ -64,6 +67,7 @@ def plan(
     probe = Probe()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = _probe_trainer(config, probe, scratch)
+        check_batch_size(batch_size, trainer)
         device = trainer.strategy.root_device
         device_batch_size = batch_size // trainer.world_size
         flops, activations = cost_per_sample(model)
@@ -122,8 +126,49 @@ def plan(
         "time": f"{training_time} of training at {batch_size / seconds:,.1f} images/s "
         f"({method}; validation, previews and scores come on top)",
     }
+    if is_scoring_samples(config):
+        total_flops = training_flops * num_images
+        lines["scores"] = describe_score_cost(config, model, family, flops, total_flops)
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")
+
+
+def describe_score_cost(
+    config: Plain, model: Model, family: ComponentFamily, flops: int, training_flops: int
+) -> str:
+    """Return what drawing the scored samples of a run costs, next to its training.
+
+    Args:
+        config: the settings.
+        model: to be trained.
+        family: of the model.
+        flops: of one network evaluation of one sample.
+        training_flops: of all of the training.
+    """
+    callback = config["callbacks"]["scores"]
+    num_final = callback.get("num_samples", DEFAULT_SCORED_SAMPLES)
+    every_n_steps = callback.get("every_n_steps")
+    nfe = family.draw(model, {}).nfe
+    parts = []
+    if every_n_steps:
+        num_samples = callback.get("num_samples_between") or num_final
+        num_steps = callback.get("num_steps_between")
+        between_nfe = nfe if num_steps is None else family.preview(model, 1, num_steps).nfe
+        times = config["trainer"]["max_steps"] // every_n_steps
+        between = times * num_samples * between_nfe * flops
+        parts.append(
+            f"{times:,} times {num_samples:,} samples of {between_nfe:,} evaluations during "
+            f"training, {_share(between, training_flops)}"
+        )
+    final = num_final * nfe * flops
+    parts.append(
+        f"{num_final:,} samples of {nfe:,} evaluations at the end, {_share(final, training_flops)}"
+    )
+    return "; ".join(parts)
+
+
+def _share(flops: int, training_flops: int) -> str:
+    return f"{si_number(flops)}FLOP or {flops / max(1, training_flops):.0%} of the training"
 
 
 def _probe_trainer(config: Plain, probe: Probe, scratch: str) -> pl.Trainer:

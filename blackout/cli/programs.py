@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,11 @@ from blackout.cli.sweeps import failed_tables, run_job, sweeping
 from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
 from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
+
+SHOWING_FLAGS = frozenset(
+    ["--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "-sc"]
+)
+"""Flags of Hydra with which the program only shows something."""
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -48,11 +54,11 @@ def run(main: Callable[[], object], program: str) -> None:
         main: a function decorated with `hydra.main`.
         program: train or sample, the name of its configuration file.
     """
-    os.environ.setdefault(
-        "HYDRA_FULL_ERROR", "1"
-    )  # Hydra raises, rather than printing and leaving with 1
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, rather than printing and leaving with 1
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore", category=FutureWarning)  # what libraries will change
     words = sys.argv[1:]
-    with errors_in_one_line(continues=True):
+    with errors_in_one_line(continues=not SHOWING_FLAGS.intersection(words)):
         _refuse_values_for_groups(words)
         _refuse_remote_sweep(words)
         try:

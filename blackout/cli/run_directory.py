@@ -41,6 +41,7 @@ UNRELATED_SETTINGS = frozenset(
         "plan",
         "run_id",
         "runs_dir",
+        "tf32",
     ]
 )
 """Where files are and how results are computed or shown: other values give the same run."""

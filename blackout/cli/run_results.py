@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,24 @@ TARGETS = ("held_out_data", "exact", "optimum", "ceiling", IDEAL)
 """Names of reference values that a score cannot surpass except by chance."""
 MAX_CARDS = 12  # scores that are shown large
 MAX_PLACE = 1.14  # a card's marker lies at most this far right, and 0.14 left, of its two ends
-MAPPINGS = ("values", "references", "comparisons", "condition", "sampler", "made_with", "data")
+BETTER_IN_WORDS = {
+    "lower": "lower is better",
+    "higher": "higher is better",
+    "reference": "closest to the reference is best",
+}
+ERROR_DIGITS = 2  # significant digits of an error
+VALUE_DIGITS = 4  # significant digits of a value without an error
+MAX_DECIMALS = 6
+MAPPINGS = (
+    "values",
+    "references",
+    "comparisons",
+    "condition",
+    "sampler",
+    "made_with",
+    "data",
+    "metric_descriptions",
+)
 """Parts of metrics.json that pages read as mappings."""
 ERROR_SUFFIXES = ("error", "std", "low", "high")
 
@@ -57,6 +75,11 @@ def read_scores(run: Path) -> dict[str, dict[str, Any]]:
             for name, known in content["references"].items()
             if isinstance(known, Mapping)
         }
+        content["metric_descriptions"] = {
+            name: description
+            for name, description in content["metric_descriptions"].items()
+            if isinstance(description, Mapping)
+        }
     return contents
 
 
@@ -81,10 +104,11 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return cards of the scores of one metrics.json, those with reference values first.
 
     Returns:
-        For each score its name, value, error, reference values, and its place between the target
-        (0) and the last baseline (1), where both are known.
+        For each score its name, value, error, unit, better direction, reference values, and its
+        place between the target (0) and the last baseline (1), where both are known.
     """
     references = content.get("references") or {}
+    descriptions = content.get("metric_descriptions") or {}
     numbers = {
         name: value
         for name, value in content.get("values", {}).items()
@@ -103,17 +127,86 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
             for key, value in references.get(name, {}).items()
             if isinstance(value, int | float)
         }
+        value = numbers[name]
         error = numbers.get(f"{name}_error", numbers.get(f"{name}_std"))
+        decimals = num_decimals(value, error, known.values())
+        description = descriptions.get(name, {})
         cards.append(
             {
                 "name": name,
-                "value": float(f"{numbers[name]:.4g}"),
-                "error": error and float(f"{error:.2g}"),
-                "place": _place(numbers[name], known),
-                "references": [(label(key), float(f"{value:.4g}")) for key, value in known.items()],
+                "value": round_to(value, decimals),
+                "error": error and float(f"{error:.{ERROR_DIGITS}g}"),
+                "unit": description.get("unit", ""),
+                "better": BETTER_IN_WORDS.get(str(description.get("better")), ""),
+                "place": _place(value, known),
+                "references": [
+                    (label(key), round_to(reference, decimals)) for key, reference in known.items()
+                ],
             }
         )
     return cards
+
+
+def num_decimals(value: float, error: float | None, others: Iterable[float] = ()) -> int | None:
+    """Return how many decimals of a value to show; None for `VALUE_DIGITS` significant digits.
+
+    They are as many as two significant digits of its error have. Without an error they are as many
+    as show the difference from the nearest of other values.
+
+    Args:
+        value: to be shown.
+        error: its standard error; None or 0 if unknown.
+        others: values that are shown next to it, and should not read the same.
+    """
+    differences = [abs(other - value) for other in others]
+    scale = error or min((gap for gap in differences if gap > 0), default=0.0)
+    if not math.isfinite(scale) or scale <= 0 or not math.isfinite(value):
+        return None
+    decimals = min(MAX_DECIMALS, max(0, ERROR_DIGITS - 1 - math.floor(math.log10(scale))))
+    if not error:
+        size = math.floor(math.log10(abs(value))) if value else 0
+        return max(decimals, VALUE_DIGITS - 1 - size) if size < VALUE_DIGITS else decimals
+    return decimals
+
+
+def format_number(value: float, decimals: int | None) -> str:
+    """Return a value in decimals, with trailing zeros; None for `VALUE_DIGITS` digits."""
+    return f"{value:.{VALUE_DIGITS}g}" if decimals is None else f"{value:.{decimals}f}"
+
+
+def best_row(
+    values: Sequence[Any], references: Mapping[str, Any], description: Mapping[str, Any]
+) -> int | None:
+    """Return the index of the best value of a score; None if no value is better than all others.
+
+    The best value is the closest to the target where one is known, else the smallest or the
+    largest, as the score's description says.
+
+    Args:
+        values: of the score.
+        references: its reference values.
+        description: its unit and better direction; empty if unknown.
+    """
+    numbers = {
+        index: value
+        for index, value in enumerate(values)
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    if len(set(numbers.values())) < 2:
+        return None
+    target = target_value(references)
+    if target is not None:
+        return min(numbers, key=lambda index: abs(numbers[index] - target))
+    if description.get("better") == "lower":
+        return min(numbers, key=numbers.__getitem__)
+    if description.get("better") == "higher":
+        return max(numbers, key=numbers.__getitem__)
+    return None
+
+
+def round_to(value: float, decimals: int | None) -> float:
+    """Return a value rounded to decimals; None for `VALUE_DIGITS` significant digits."""
+    return float(f"{value:.{VALUE_DIGITS}g}") if decimals is None else round(value, decimals)
 
 
 def _place(value: float, references: Mapping[str, float]) -> float | None:

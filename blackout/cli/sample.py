@@ -69,7 +69,9 @@ def sample(cfg: DictConfig) -> Path:
     config = resolve_settings(cfg, allow_additions=True)
     for name in MODEL_GROUPS:
         config[name] = remove_nulls(config.get(name))
-    configure_libraries()
+    configure_libraries(config["tf32"])
+    is_choice = isinstance(config["compile"], bool)
+    refuse(not is_choice, f"compile must be true or false, not {config['compile']!r}")
     for name, maximum in MAX_VALUES.items():
         is_allowed = 1 <= config[name] <= maximum
         refuse(not is_allowed, f"{name} must be from 1 to {maximum:,}, not {config[name]}")
@@ -105,6 +107,7 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
             config = {**config, "num_samples": max(config["num_samples"], draw.fewest)}
         num_rows = draw.rows(config["num_samples"])
     model.to(device)
+    model.compile_networks(config["compile"])
     indices = torch.arange(num_rows) if selected is None else selected
 
     # 2. Scores; everything about them that can fail does so here.
@@ -130,7 +133,8 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         trajectory = Trajectory(config["shown"])
     with shared_folder(folders, results_key) as out:
         # 4. Draw in batches, each of which is kept on disk until all are drawn.
-        kept = out / f".drawn-{bits_key(samples_key, model, batch_size)}{PART}.batches"
+        machine_key = bits_key(samples_key, model, batch_size, config["compile"])
+        kept = out / f".drawn-{machine_key}{PART}.batches"
         parts = my_batches(indices, batch_size)
         batches = partial(resume_or_draw_batches, draw, parts, config["seed"], batch_size, kept)
         # Other processes may have no batch in the last round.
@@ -182,10 +186,10 @@ def parse_indices(config: Mapping[str, Any]) -> Tensor | None:
     return torch.tensor(indices, dtype=torch.int64)
 
 
-def bits_key(samples_key: str, model: Model, batch_size: int) -> str:
+def bits_key(samples_key: str, model: Model, batch_size: int, compiled: bool) -> str:
     """Return a key that is equal for commands that draw equal bits.
 
-    These run on one kind of machine, in batches of one size.
+    These run on one kind of machine, in batches of one size, all compiled or none.
     """
     machine = [
         torch.__version__,
@@ -194,6 +198,7 @@ def bits_key(samples_key: str, model: Model, batch_size: int) -> str:
         torch.get_num_threads(),
         compiler_version(),
         batch_size,
+        compiled,
     ]
     return request_key([samples_key, *machine])
 

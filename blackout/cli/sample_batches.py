@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from blackout.cli.metrics_file import write_scores
+from blackout.cli.metrics_file import merge_reports, write_scores
 from blackout.cli.pictures import Trajectory
 from blackout.component import Plain
 from blackout.distributed import rank
@@ -177,8 +177,7 @@ class SampleWriter(ExitStack):
         )
         outputs = {} if self._outputs is None else self._outputs.write(self._out)
         if outputs or scores:
-            values = {**outputs.get("values", {}), **scores.get("values", {})}
-            report = {**outputs, **scores, "values": values, **sample_provenance}
+            report = merge_reports({"values": {}}, outputs, scores, sample_provenance)
             path = self._out / "metrics.json"
             write_scores(report, path, self._draw.references)
             print(f"scores in {path}")

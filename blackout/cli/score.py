@@ -13,13 +13,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from blackout.cli.metrics_file import write_scores
+from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sweeps import sweeping
 from blackout.comparisons import compared_with_baselines, num_compared
 from blackout.config.allowed_components import component_from_file
-from blackout.config.choices import choices
+from blackout.config.choices import choices, load_choice
 from blackout.config.compose import compose
 from blackout.config.descriptions import fill_statistics
 from blackout.config.instantiate import instantiate
@@ -85,7 +85,8 @@ class Scoring:
 
         Args:
             draw: of the samples.
-            out: directory of the figure of the first seed, if the scores have one.
+            out: directory of the figure of the first seed, if the scores have one, and of the
+                baselines' parameters.
         """
         config = self.config
         report: dict[str, Any] = {"values": {}}
@@ -108,17 +109,19 @@ class Scoring:
 
         # 2. What the family adds, such as likelihoods, and the comparison with baselines.
         family_report = self.family.report(self.model, self.source, config)
-        report["values"] |= family_report.pop("values", {})
         samples = family_report.pop("sample_values", {})
         baselines = self.family.baselines(self.source, num_compared(samples), config)
-        return report | family_report | compared_with_baselines(samples, baselines)
+        if rank() == 0:
+            write_baselines(baselines, out)
+        return merge_reports(report, family_report, compared_with_baselines(samples, baselines))
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     """Score samples in a file or folder against a data set.
 
-    `metrics.json` is written to `out`, or next to the samples, or to a folder `scores` if other
-    scores are there. Jobs of a sweep write it to their own folders.
+    `metrics.json` is written to `out`, or next to a file of samples, or to a folder `scores` if
+    other scores are there. Those of a folder go to `<folder>_scores` next to it. Jobs of a sweep
+    write it to their own folders.
 
     Returns:
         The folder of `metrics.json`.
@@ -149,9 +152,14 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
             yield part, {name: values[part].to(device) for name, values in samples.items()}
 
     # 2. The folder of the results.
-    samples_folder = samples_path if samples_path.is_dir() else samples_path.parent
-    first_choice = [] if config["out"] or sweeping() else [samples_folder]
-    other_choices = output_folders(optional_path(config, "out"), samples_folder, "scores")
+    first_choice = [samples_path.parent]
+    name = "scores"
+    if samples_path.is_dir():  # which has the samples, and nothing else
+        first_choice = []
+        name = f"{samples_path.resolve().name}_scores"
+    if config["out"] or sweeping():
+        first_choice = []
+    other_choices = output_folders(optional_path(config, "out"), samples_path.parent, name)
     folders = itertools.chain(first_choice, other_choices)
     samples_hash = hash_tensors("", {"samples": samples["samples"]})
     key = request_key(
@@ -207,10 +215,25 @@ def find_scorer(
         data_dir = config["data_dir"]
         metrics = component_from_file(description["metrics"], "metrics", data_dir, trusted)
     if not metrics:
-        metrics = recipe_scores(HydraConfig.get().runtime.choices.get("dataset"))
+        dataset = HydraConfig.get().runtime.choices.get("dataset")
+        metrics = recipe_scores(dataset or find_dataset_choice(description.get("dataset")))
     if not metrics and _fits_inception(source.facts.get("shape", ())):
         metrics = INCEPTION
     return instantiate(metrics, "metrics") if metrics else None
+
+
+def find_dataset_choice(dataset: Any) -> str | None:
+    """Return the choice of `dataset` that has the component of a model's data; None for none.
+
+    Args:
+        dataset: description of the data; None without one.
+    """
+    if not isinstance(dataset, Mapping):
+        return None
+    for choice in choices("dataset"):
+        if load_choice("dataset", choice).get("_target_") == dataset.get("_target_"):
+            return choice
+    return None
 
 
 def recipe_scores(dataset: str | None) -> Any:

@@ -25,6 +25,7 @@ GRAPH_DESCRIPTION = """Solve a problem on graphs exactly, by simulated annealing
 Table and arrays are those of sample.py for a trained flow: solutions.npz and table.csv.
 best.csv has the best solutions, with the names of nodes that their file gives them.
 """
+GRAPH_DEFAULTS = {"colours": 3, "chains": 16, "sweeps": 1000, "seconds": 60.0, "seed": 0}
 PICTURE_SETTINGS = {"grid", "top", "out"}
 
 
@@ -67,34 +68,35 @@ def _graph_parser(flows: Any) -> CommandParser:
     parser.add_argument(
         "--colours",
         type=int,
-        default=3,
+        default=GRAPH_DEFAULTS["colours"],
         help="of colouring, which colours as many nodes as it can (default: 3)",
     )
     parser.add_argument("--unit-weights", action="store_true", help="take all weights as 1")
     parser.add_argument(
         "--chains",
         type=int,
-        default=16,
+        default=GRAPH_DEFAULTS["chains"],
         help="chains of anneal, or tries of greedy, for every graph (default: 16)",
     )
     parser.add_argument(
         "--sweeps",
         type=int,
-        default=1000,
+        default=GRAPH_DEFAULTS["sweeps"],
         help="largest number of sweeps of anneal (default: 1000)",
     )
     parser.add_argument(
         "--seconds",
         type=float,
-        default=60.0,
+        default=GRAPH_DEFAULTS["seconds"],
         help="largest processor time for every graph (default: 60)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--seed", type=int, default=GRAPH_DEFAULTS["seed"], help="default: 0")
     parser.add_argument("--out", type=Path, help="a folder (default: runs/solve)")
     return parser
 
 
 def _solve_graphs(flows: Any, options: argparse.Namespace) -> None:
+    _refuse_unused_options(options)
     solver = flows.graph_solver(
         method=options.method,
         oracle=options.oracle,
@@ -111,6 +113,29 @@ def _solve_graphs(flows: Any, options: argparse.Namespace) -> None:
         result = solver.run(problems, folder)
     values = "  ".join(f"{name} {value:.8g}" for name, value in result.values.items())
     print(f"{values}  proved {result.proved} of {result.graphs}; results in {folder}")
+
+
+def _refuse_unused_options(options: argparse.Namespace) -> None:
+    """Refuse options that the method, or the problem, does not use.
+
+    Raises:
+        UserError: names the first that differs from its default.
+    """
+    is_random = options.method in ("anneal", "greedy")
+    used = {
+        "chains": is_random,
+        "seed": is_random,
+        "sweeps": options.method == "anneal",
+        "seconds": options.method != "greedy" or options.oracle is not None,
+    }
+    for name, is_used in used.items():
+        is_given = getattr(options, name) != GRAPH_DEFAULTS[name]
+        refuse(is_given and not is_used, f"--{name} is not used by --method {options.method}")
+    is_given = options.colours != GRAPH_DEFAULTS["colours"]
+    refuse(
+        is_given and options.problem != "colouring",
+        f"--colours is for colouring, not for {options.problem}",
+    )
 
 
 def _solve_picture(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import io
 import math
+import shlex
 import sys
 import time
 import traceback
@@ -24,14 +25,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 
+from blackout.cli.sweep_table import RESULT_COLUMNS, RESULTS
 from blackout.config.explain import parse_command_line
 from blackout.distributed import is_first
 from blackout.errors import Preempted, UserError
 from blackout.files import replacing, write_table
 from blackout.safe_reading import read_mapping
 
-RESULT_COLUMNS = ["job", "state", "error", "overrides", "run", "seconds"]
-"""Columns of results.csv before those of the scores."""
 failed_tables: list[str] = []
 """Table of every job of this process that failed, in order."""
 
@@ -47,6 +47,11 @@ def job_folder() -> Path:
     return Path(config.sweep.dir) / config.sweep.subdir
 
 
+def find_job_number() -> int:
+    """Return the number of this job of a multirun, from 1; Hydra counts from 0."""
+    return int(HydraConfig.get().job.num) + 1
+
+
 def claim(folder: Path) -> None:
     """Reserve a folder for this job, so that no other job of the sweep writes to it.
 
@@ -59,7 +64,7 @@ def claim(folder: Path) -> None:
         UserError: another job of the sweep has it.
     """
     config = HydraConfig.get()
-    job_number = str(config.job.num)
+    job_number = str(find_job_number())
     folder_key = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
     record = Path(config.sweep.dir) / ".runs" / folder_key
     record.parent.mkdir(parents=True, exist_ok=True)
@@ -85,13 +90,13 @@ def run_job(function: Callable[..., Path], *args: Any, **kwargs: Any) -> Path | 
         Preempted: a signal asked the whole sweep to stop.
     """
     config = HydraConfig.get()
-    job_number = config.job.num
-    overrides = " ".join(config.overrides.task)
-    table = Path(config.sweep.dir) / "results.csv"
+    job_number = find_job_number()
+    overrides = shlex.join(config.overrides.task)
+    table = Path(config.sweep.dir) / RESULTS
     row: dict[str, Any] = {"job": job_number, "overrides": overrides, "error": ""}
     if is_first():
         total = number_of_jobs(sys.argv[1:])
-        progress = f"{job_number + 1} of {total}" if total else f"{job_number + 1}"
+        progress = f"{job_number} of {total}" if total else f"{job_number}"
         print(f"job {progress}: {overrides}; its scores go to {table}", flush=True)
     start = time.monotonic()
     try:

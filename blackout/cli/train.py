@@ -20,8 +20,10 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.cli.build_trainer import (
     build_callbacks,
     build_trainer,
+    check_batch_size,
     check_launch,
     is_scoring_samples,
+    unused_devices,
 )
 from blackout.cli.closing import drop_unaffordable_scores, finish_run
 from blackout.cli.cost import check_memory
@@ -42,6 +44,7 @@ from blackout.cli.run_directory import (
     running,
     write_settings,
 )
+from blackout.cli.run_log import run_log
 from blackout.cli.sweeps import claim, sweeping
 from blackout.cli.training_settings import (
     check_length_unit,
@@ -76,6 +79,7 @@ PRINTED_GROUPS = frozenset(
     [
         "experiment",
         "recipe",
+        "lr_schedule",
         "process",
         "head",
         "loss",
@@ -95,6 +99,7 @@ PRINTED_GROUPS = frozenset(
     ]
 )
 """Groups whose choices the first lines of a run print."""
+MAX_WARMUP_SHARE = 0.1  # of a run's steps; a longer rise of the learning rate is pointed out
 
 
 @signals.caught()
@@ -109,7 +114,7 @@ def train(cfg: DictConfig) -> Path:
     """
     # 1. Settings.
     config = resolve_settings(cfg)
-    configure_libraries()
+    configure_libraries(config["tf32"])
     check_trainer_settings(config["trainer"])
     find_target(config["optimizer"], "optimizer")
     instantiate(config["optimizer"], "optimizer")  # refused before the data are read
@@ -157,6 +162,7 @@ def train(cfg: DictConfig) -> Path:
         dry_run(config, model, family)
         trainer = build_trainer(config, directory, callbacks, mirror)
         check_launch(trainer)
+        check_batch_size(config["batch_size"], trainer)
         check_memory(trainer, model, config["batch_size"])
         if checkpoint_path is not None and checkpoint is not None:
             check_fits(checkpoint, model, checkpoint_path)
@@ -167,21 +173,25 @@ def train(cfg: DictConfig) -> Path:
                 continue_run(trainer.loggers, checkpoint)
 
         # 6. From here on the run changes what is in its directory.
-        print_summary(model, source, config, directory, is_continued=checkpoint_path is not None)
-        nfe = family.draw(model, {}).nfe
-        left_out = drop_unaffordable_scores(trainer, nfe, config["batch_size"], directory)
-        model.compile_networks(config["compile"])
         if is_first():
             mark_unfinished(directory)
         write_settings(directory, config)
-        if mirror is not None:
-            mirror.push()  # which finds out whether the address takes files
+        with run_log(directory):
+            print_summary(
+                model, source, config, directory, is_continued=checkpoint_path is not None
+            )
+            warn_of_long_warmup(optimization, config["trainer"]["max_steps"])
+            nfe = family.draw(model, {}).nfe
+            left_out = drop_unaffordable_scores(trainer, nfe, config["batch_size"], directory)
+            model.compile_networks(config["compile"])
+            if mirror is not None:
+                mirror.push()  # which finds out whether the address takes files
 
-        # 7. Training, then the final model: chosen, tested, exported and sampled.
-        with dashboards(trainer.loggers, config):
-            fit(trainer, module, data_module, checkpoint_path)
-            print_profile(trainer)
-            finish_run(trainer, module, directory, family, left_out)
+            # 7. Training, then the final model: chosen, tested, exported and sampled.
+            with dashboards(trainer.loggers, config):
+                fit(trainer, module, data_module, checkpoint_path)
+                print_profile(trainer)
+                finish_run(trainer, module, directory, family, left_out)
 
         # 8. The record that the run is complete; a run that is killed before it repeats step 7.
         if mirror is not None:
@@ -277,7 +287,29 @@ def print_summary(
         ]
         print(f"chosen:  {' '.join(choices)}")
     print(f"scores:  {describe_scores(config)}")
+    others = unused_devices(config["trainer"])
+    if others:
+        print(f"devices: {others}")
     print(f"run:     {run}{' (continued)' if is_continued else ''}", flush=True)
+
+
+@rank_zero_only
+def warn_of_long_warmup(optimization: Optimization, max_steps: int) -> None:
+    """Print a line if the learning rate rises for more than a tenth of the run.
+
+    Args:
+        optimization: with the length of the rise.
+        max_steps: of the run.
+    """
+    warmup_steps = optimization.warmup_steps
+    if warmup_steps <= MAX_WARMUP_SHARE * max_steps:
+        return
+    highest = optimization.lr * max(map(optimization.lr_factor, range(max_steps)))
+    print(
+        f"warm-up: the learning rate rises for {warmup_steps:,} of {max_steps:,} steps, to at most "
+        f"{highest:.2g}; a shorter one is optimizer.warmup_steps={max_steps // 10}",
+        flush=True,
+    )
 
 
 def describe_scores(config: Plain) -> str:
@@ -294,5 +326,7 @@ def describe_scores(config: Plain) -> str:
     during_training = ""
     if every_n_steps:
         num_samples = callback.get("num_samples_between") or num_final
-        during_training = f"of {num_samples:,} samples every {every_n_steps:,} steps, "
+        steps = callback.get("num_steps_between")
+        in_steps = f" in {steps:,} steps each" if steps else ""
+        during_training = f"of {num_samples:,} samples{in_steps} every {every_n_steps:,} steps, "
     return f"{names}, {during_training}of {num_final:,} samples at the end"

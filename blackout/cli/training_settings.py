@@ -100,7 +100,8 @@ def check_validation_data(config: Plain, source: Source) -> None:
     """Refuse to choose the best checkpoint without validation data.
 
     Raises:
-        UserError: `restore_best`, or a monitor on the command line, for a source without such data.
+        UserError: `restore_best`, early stopping, or a monitor on the command line, for a source
+            without such data.
     """
     if source.size("val") != 0:
         return
@@ -110,6 +111,10 @@ def check_validation_data(config: Plain, source: Source) -> None:
     refuse(
         checkpoints.get("restore_best"),
         f"{problem}; {remedy}, or use callbacks.checkpoints.restore_best=false",
+    )
+    refuse(
+        (config["callbacks"] or {}).get("early_stopping"),
+        f"{problem}; {remedy}, or use callbacks.early_stopping=null",
     )
     refuse(
         is_overridden("callbacks.checkpoints.monitor"),

@@ -1,9 +1,9 @@
 """What a model file may contain and which components it may name: the trust boundary.
 
-A model file is data from strangers. It names a component by the package that exports it,
-`<listed package>.<name in its __all__>`, and the component carries a mark that says where it may
-stand (`blackout.component`). Nothing else is resolved or imported, unless the user trusts its
-module, and nothing in a file names a path.
+A model file is data from strangers. It names a component by the package that exports it:
+`<listed package>.<name in its __all__>`. The component carries a mark that says where it may stand
+(`blackout.component`). Nothing else is resolved or imported, unless the user trusts its module, and
+nothing in a file names a path.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from blackout.config.instantiate import find_target, is_component
 from blackout.errors import UserError, refuse
 from blackout.safe_reading import MAX_DEPTH, MAX_VALUES
 
+# section of a model file -> packages whose marked components it may name
 ALLOWED_PACKAGES: dict[str, tuple[str, ...]] = {
     "family": (
         "blackout.diffusion",
@@ -51,7 +52,7 @@ ALLOWED_PACKAGES: dict[str, tuple[str, ...]] = {
     ),
     "metrics": ("blackout.evaluation", "blackout.data", "blackout.permutations.coded"),
 }
-"""Section of a model file -> packages whose marked components it may name."""
+# arguments that may say where something is: in a model file they are null or numbers, not text
 PATH_ARGUMENTS = frozenset(
     [
         "cache",
@@ -71,15 +72,14 @@ PATH_ARGUMENTS = frozenset(
         "weights",
     ]
 )
-"""Arguments that may say where something is: in a model file they are null or numbers, not text."""
+# argument of `PATH_ARGUMENTS` -> text that it may be nevertheless
 ALLOWED_WORDS = {"reference": ("train", "test")}
-"""Argument of `PATH_ARGUMENTS` -> text that it may be nevertheless."""
 COMMAND_LINE_ARGUMENTS = ("data_dir", "download")  # of datasets, never taken from a file
 COMPONENT_KEYS = ("_target_", "_partial_")
 MAX_TEXT_LENGTH = 10_000  # characters of a value
 MAX_KEY_LENGTH = 200  # characters
+# what Python makes of bytes that are not UTF-8, in names of files for instance
 SURROGATES = re.compile("[\ud800-\udfff]")
-"""What Python makes of bytes that are not UTF-8, in names of files for instance."""
 
 
 def copy_plain_values(node: Any, where: str) -> Any:

@@ -23,13 +23,13 @@ TYPE_NAMES = {
     dict: "a mapping",
 }
 PLAIN_TYPES = (bool, int, float, str, list, dict, type(None))
+# type of a plain value -> another annotation that it satisfies
 COMPATIBLE_ANNOTATIONS = {
     int: float,
     str: Path,
     dict: collections.abc.Mapping,
     type(None): None,
 }
-"""Type of a plain value -> another annotation that it satisfies."""
 MAX_SIZE_BITS = 48  # a few sizes are multiplied before torch reports that memory is short
 MAX_SEED_BITS = 63
 

@@ -50,6 +50,18 @@ def search_path(folders: Sequence[str]) -> list[str]:
     return [f"hydra.searchpath=[{addresses}]"] if folders else []
 
 
+def import_problem(config: DictConfig, where: str) -> str:
+    """Return why the component at a dotted name cannot be imported; empty if it can, or is none."""
+    part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
+    if not isinstance(part, DictConfig) or "_target_" not in part:
+        return ""
+    try:
+        find_target(part, where)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def component_arguments(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
     """Return the arguments of the component at a dotted name; none if there is no component."""
     part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None

@@ -21,8 +21,8 @@ from blackout.component import Mark, Stats, mark_of
 from blackout.config.instantiate import find_target
 from blackout.errors import UserError
 
+# (mapping, its dotted name) -> new mapping
 Change: TypeAlias = Callable[[dict[str, Any], str], dict[str, Any]]
-"""(mapping, its dotted name) -> new mapping."""
 
 
 def map_mappings(config: Any, where: str, change: Change) -> Any:

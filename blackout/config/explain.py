@@ -7,6 +7,7 @@ that the other words compose.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,17 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, ValueType
-from hydra.errors import HydraException
+from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from blackout.config.choices import choices
-from blackout.config.compose import component_arguments, configuration_folder, search_path
+from blackout.config.choices import choices, groups
+from blackout.config.compose import (
+    component_arguments,
+    configuration_folder,
+    import_problem,
+    search_path,
+)
 from blackout.errors import CommandParser, did_you_mean
 
 QUOTES = (
@@ -28,6 +34,7 @@ QUOTES = (
     "'dataset.path=\"/data/my file.npy\"'"
 )
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
+# what settings are called in other programs -> what they are called here
 ALIASES = {
     "learning_rate": ("lr",),
     "steps": ("max_steps", "num_steps"),
@@ -38,8 +45,13 @@ ALIASES = {
     "nfe": ("num_steps",),
     "n": ("num_samples",),
     "name": ("run_id",),
+    "model": ("network",),
+    "data": ("dataset",),
+    "sigma": ("coupling",),
+    "scheduler": ("lr_schedule",),
+    "lr_scheduler": ("lr_schedule",),
 }
-"""What settings are called in other programs -> what they are called here."""
+# arguments of Lightning's Trainer that are set in another way here
 INSTEAD = {
     "trainer.max_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
     "trainer.min_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
@@ -47,12 +59,12 @@ INSTEAD = {
     "trainer.logger": "logger=none, or logger=[tensorboard,wandb]",
     "trainer.callbacks": "callbacks are a group: +callbacks.mine._target_=my_package.MyCallback",
 }
-"""Arguments of Lightning's Trainer that are set in another way here."""
 SEARCH_PATH = "hydra.searchpath"
 MAX_LISTED = 30  # choices that fit into one message
 LOOKUP = re.compile(r"\$\{(\w+)\.\$\{(\w+)\}.*\}")  # ${table.${setting}}, a row of a table
+SIMILARITY = 0.6  # of 1, from which a name is suggested
+# groups that decide which other groups there are
 FIRST_GROUPS = ("family", "experiment", "recipe")
-"""Groups that decide which other groups there are."""
 
 
 @dataclass(frozen=True)
@@ -178,17 +190,49 @@ def _find_mistake(
             if error := _composition_error(program, [*before, word, *further]):
                 return (
                     _no_recipe(word, before)
+                    or _group_of_others(word, error, program, before, further)
                     or f"{word} does not fit the other choices: {_one_line(error)}"
                 )
     config = hydra.compose(program, [*group_words, *further])
     for _, override in settings:
-        if mistake := _wrong_key(override, config):
+        if mistake := _wrong_key(override, config, program, further):
             return mistake
     if _composition_error(program, [*group_words, *(word for word, _ in settings), *further]):
         for word, _ in settings:
             if error := _composition_error(program, [*group_words, word, *further]):
                 return f"{word}: {_one_line(error)}"
     return explain_values(config)
+
+
+def _group_of_others(
+    word: str, error: Exception, program: str, words: Sequence[str], further: Sequence[str]
+) -> str:
+    """Say whose group a word chooses from, if the chosen family or the program lacks the group.
+
+    Args:
+        word: that chooses from the group.
+        error: what Hydra raises for it.
+        program: train or sample.
+        words: before it.
+        further: words of the search path.
+    """
+    group = word.partition("=")[0]
+    if not isinstance(error, ConfigCompositionException) or "@" in group:
+        return ""
+    families = [
+        f"family={family}"
+        for family in choices("family")
+        if _composition_error("train", [f"family={family}", word, *further]) is None
+    ]
+    if program == "sample":
+        return f"{word}: {group} is a group of train.py, not of sample.py" if families else ""
+    if families:
+        chosen = next((other for other in words if other.startswith("family=")), "family=blackout")
+        owners = " or ".join(families)
+        return f"{word} is not for {chosen}, but for {owners}, which also must be typed"
+    if _composition_error("sample", [word, *further]) is None:
+        return f"{word}: {group} is a group of sample.py, not of train.py"
+    return ""
 
 
 def _composition_error(program: str, words: Sequence[str]) -> Exception | None:
@@ -207,17 +251,17 @@ def _one_line(error: Exception) -> str:
 
 def _no_recipe(word: str, words: Sequence[str]) -> str:
     """Return which families have a recipe for a dataset, if the chosen one has none; else empty."""
-    name, _, dataset = word.partition("=")
-    chosen = dict(other.partition("=")[::2] for other in words)
-    family = chosen.get("family", "blackout")
+    key, _, dataset = word.partition("=")
+    values = dict(override.partition("=")[::2] for override in words)
+    family = values.get("family", "blackout")
     recipes = choices("recipe")
     if (
-        name != "dataset"
+        key != "dataset"
         or f"{family}/{dataset}" in recipes
-        or {"experiment", "recipe"} & chosen.keys()
+        or {"experiment", "recipe"} & values.keys()
     ):
         return ""
-    families = [other for other in choices("family") if f"{other}/{dataset}" in recipes]
+    families = [name for name in choices("family") if f"{name}/{dataset}" in recipes]
     if families:
         return f"{word} is not for family={family}, but for family={' or family='.join(families)}"
     return f"{word}: there is no recipe for it; recipe={family}/none trains on any dataset"
@@ -232,12 +276,12 @@ def _options(key: str, program: str, further: Sequence[str]) -> list[str]:
 
 
 def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
-    """What is wrong with the choice of a group; empty if it exists."""
+    """Return what is wrong with the choice of a group; empty if it exists."""
     group = override.key_or_group.partition("@")[0]
     if override.type is OverrideType.DEL:
         return ""
-    chosen = override.value()
-    for name in chosen if isinstance(chosen, list) else [chosen]:
+    value = override.value()
+    for name in value if isinstance(value, list) else [value]:
         text = str(name)
         below = [
             choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")
@@ -248,48 +292,96 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
             extra = (
                 ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
             )
-            known = f"`blackout choices {group}` lists them"
+            allowed = f"`blackout choices {group}` lists them"
             if len(listed) <= MAX_LISTED:
-                known = f"one of {', '.join(listed)}"
-            return (
-                f"{group}={text}: no such choice{extra}{did_you_mean(text, list(listed))}; {known}"
-            )
+                allowed = f"one of {', '.join(listed)}"
+            suggestion = did_you_mean(text, list(listed))
+            return f"{group}={text}: no such choice{extra}{suggestion}; {allowed}"
     return ""
 
 
-def _wrong_key(override: Override, config: DictConfig) -> str:
-    """What is wrong with the name of a setting; empty if it can be set like this."""
+def _wrong_key(override: Override, config: DictConfig, program: str, further: Sequence[str]) -> str:
+    """Return what is wrong with the name of a setting; empty if it can be set like this."""
     key = override.key_or_group
-    known = _has_key(config, key)
-    if override.type in (OverrideType.CHANGE, OverrideType.DEL) and not known:
+    exists = _has_key(config, key)
+    if override.type in (OverrideType.CHANGE, OverrideType.DEL) and not exists:
         if key in INSTEAD:
             return f"{key}: {INSTEAD[key]}"
         parent, _, name = key.rpartition(".")
+        if problem := import_problem(config, parent):
+            return problem
         if name in component_arguments(config, parent):
             return f"{key} is not listed in the choice's YAML: +{override.input_line} sets it"
         names = list(dict.fromkeys(_all_keys(config)))
+        if not parent:
+            names += groups()
+        similar = find_similar(key, names)
+        owner, other_key = _key_of_others(key, program, further, is_near=not similar)
+        if other_key == key:
+            return f"{key}: no such option here, but one of {owner}"
+        if other_key:
+            return f"{key}: no such option (did you mean {other_key}, of {owner}?)"
         return f"{key}: no such option{suggest_key(key, names)}"
-    if override.type is OverrideType.ADD and known:
+    if override.type is OverrideType.ADD and exists:
         return f"{key} is a setting already: leave out the +"
     return ""
+
+
+def _key_of_others(
+    key: str, program: str, further: Sequence[str], *, is_near: bool
+) -> tuple[str, str]:
+    """Return the family or program that has a setting, and its name there; empty if none has.
+
+    Args:
+        key: the wrong name.
+        program: train or sample.
+        further: words of the search path.
+        is_near: whether a similar name is good enough.
+    """
+    candidates: list[tuple[str, str, list[str]]] = []
+    for family in choices("family"):
+        owner = f"family={family}" if program == "train" else "train.py"
+        candidates.append((owner, "train", [f"family={family}", *further]))
+    candidates.append(("sample.py", "sample", list(further)))
+    near: list[tuple[str, str]] = []
+    for owner, other_program, words in candidates:
+        if owner == f"{program}.py" or _composition_error(other_program, words) is not None:
+            continue
+        keys = list(dict.fromkeys(_all_keys(hydra.compose(other_program, words))))
+        if key in keys:
+            return owner, key
+        similar = find_similar(key, keys)
+        if similar:
+            near.append((owner, similar))
+    if not near or not is_near:
+        return "", ""
+    return max(near, key=lambda pair: difflib.SequenceMatcher(None, key, pair[1]).ratio())
 
 
 def _has_key(config: DictConfig, key: str) -> bool:
     parent, _, name = key.rpartition(".")
     part = OmegaConf.select(config, parent, throw_on_resolution_failure=False) if parent else config
     if isinstance(part, DictConfig):
-        return name in part.keys()  # noqa: SIM118  (`in` of a DictConfig is false for missing values)
+        # `in` of a DictConfig is false for missing values
+        return name in part.keys()  # noqa: SIM118
     return isinstance(part, ListConfig)
 
 
 def suggest_key(key: str, names: list[str]) -> str:
-    """Return a suggestion for a wrong name: the same last part, an alias, or a similar name."""
+    """Return a suggestion for a wrong name, the end of a message; empty without one."""
+    similar = find_similar(key, names)
+    return f" (did you mean {similar}?)" if similar else ""
+
+
+def find_similar(key: str, names: list[str]) -> str:
+    """Return a name with the same last part, or an alias of it, or a similar name; else empty."""
     group, _, last = key.lower().rpartition(".")
     for alias in ALIASES.get(last, (last,)):
         for name in names:
             if name.startswith(group) and name.rpartition(".")[2] == alias:
-                return f" (did you mean {name}?)"
-    return did_you_mean(key, names)
+                return name
+    matches = difflib.get_close_matches(key, names, n=1, cutoff=SIMILARITY)
+    return matches[0] if matches else ""
 
 
 def _all_keys(config: DictConfig) -> Iterator[str]:

@@ -72,9 +72,18 @@ def find_target(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
         raise UserError(
             f"{where}: {address} is in Python's standard library, which has no components"
         )
+    package = address.split(".")[0]
     try:
         with error_context(f"{where}: {address} cannot be found"):
             target = pkgutil.resolve_name(address)
+    except UserError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name == package:
+            raise UserError(
+                f"{where}: {address}: {package} cannot be imported: type "
+                f"PYTHONPATH=<folder that contains {package}> before the command, or install it"
+            ) from error
+        raise
     except AttributeError as error:
         raise UserError(f"{where}: {address} cannot be found: {error}") from None
     refuse(not callable(target), f"{where}: {address} is not a class or function")

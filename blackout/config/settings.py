@@ -31,11 +31,11 @@ TYPE_NAMES = {
     str: "a name",
     list: "a list",
 }
+# setting -> values that it takes besides those of its type
 OTHER_VALUES: dict[str, tuple[str | None, ...]] = {
     "ema_decay": (None,),
     "compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 }
-"""Setting -> values that it takes besides those of its type."""
 VALUE_GROUPS = frozenset(["likelihood"])  # groups of plain values, without a component
 NO_CHOICE_NEEDED = ()  # default of a group that may stay empty
 CHOICE_NEEDED: dict[str, Any] = {}  # default of a group in which something must be chosen
@@ -120,12 +120,18 @@ def thread_warning(load: float, threads: int, processors: int) -> str:
     )
 
 
-def configure_libraries() -> None:
-    """Set torch's and Lightning's global options for a program, and warn if threads would stall."""
+def configure_libraries(tf32: bool = False) -> None:
+    """Set torch's and Lightning's global options for a program, and warn if threads would stall.
+
+    Args:
+        tf32: whether a CUDA device may round the inputs of float32 products and convolutions to
+            TF32, which has 11 significant bits of 24. Networks of scores never do.
+    """
     warning = thread_warning(os.getloadavg()[0], torch.get_num_threads(), os.cpu_count() or 1)
     if warning and is_first():
         print(warning, flush=True)
-    torch.backends.cudnn.allow_tf32 = False  # TF32 would round float32 to 11 bits
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in EXPECTED_WARNINGS:
@@ -152,10 +158,10 @@ def _declared_settings() -> dict[str, Any]:
     A group has the default `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`.
     """
     hydra_config = HydraConfig.get()
-    chosen = hydra_config.runtime.choices
+    group_choices = hydra_config.runtime.choices
     program = _load_declarations(str(hydra_config.job.config_name))
-    family = _load_declarations(f"family/{chosen.get('family')}")
-    experiment = _load_experiment(f"experiment/{chosen.get('experiment')}")
+    family = _load_declarations(f"family/{group_choices.get('family')}")
+    experiment = _load_experiment(f"experiment/{group_choices.get('experiment')}")
     # An experiment adds settings of its own; its values of other settings are not defaults.
     groups = experiment.groups | program.groups | family.groups
     declared = experiment.values | groups | family.values | program.values
@@ -225,12 +231,13 @@ def _check_type(name: str, value: Any, default: Any) -> Any:
     if name in VALUE_GROUPS:
         return _check_value_group(name, value, default)
     expected = type(default)
-    others = OTHER_VALUES.get(name, ())
-    if expected not in TYPE_NAMES or type(value) is expected or value in others:
+    special_values = OTHER_VALUES.get(name, ())
+    if expected not in TYPE_NAMES or type(value) is expected or value in special_values:
         return value
     if expected in (float, str) and type(value) in (int, float):
         return expected(value)
-    allowed = [TYPE_NAMES[expected], *("null" if other is None else other for other in others)]
+    special_names = ["null" if special is None else special for special in special_values]
+    allowed = [TYPE_NAMES[expected], *special_names]
     raise UserError(f"{name} must be {', '.join(allowed)}, not {value!r}")
 
 

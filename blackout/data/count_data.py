@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +23,10 @@ from blackout.data.count_statistics import (
     total_dispersion,
 )
 from blackout.data.formats import check_range, to_counts
+from blackout.data.in_memory import read_arrays, read_classes
 from blackout.data.labels import Level, decode_labels
 from blackout.data.on_disk import DiskCounts
-from blackout.data.splits import SplitRows, split_samples
+from blackout.data.splits import DEFAULT_VALIDATION, SplitRows, split_samples
 from blackout.errors import UserError, ensure, refuse
 from blackout.protocols import Split
 
@@ -149,8 +149,10 @@ class CountData:
 
         Args:
             counts: whole numbers [N, D], [N, H, W] or [N, C, H, W]: a tensor, a SciPy sparse
-                matrix, or anything that NumPy converts to an array.
-            labels: class of each sample, whole numbers [N], or None.
+                matrix, AnnData, a DataFrame, an xarray.DataArray, or anything that NumPy converts
+                to an array; see `in_memory.read_arrays`.
+            labels: class of each sample, whole numbers or texts [N], the name of a column of
+                AnnData or a DataFrame, or None.
             max_count: largest possible count; None takes the largest of the array.
             holdout: fraction of the samples for the test.
             seed: of the random split.
@@ -161,19 +163,26 @@ class CountData:
             ValueError: values that are not counts or labels, or too few samples.
 
         Example:
-            >>> CountData.from_array(np.arange(200).reshape(100, 2)).size("train")
+            >>> CountData.from_array(torch.arange(200).view(100, 2)).size("train")
             80
         """
-        array = counts.cpu() if isinstance(counts, Tensor) else counts
-        if not hasattr(array, "toarray"):  # not a sparse matrix
-            array = np.asarray(array)
-        tensor = to_counts(name, array)
-        classes = None if labels is None else torch.as_tensor(labels)
+        data = read_arrays(counts, labels)
+        tensor = to_counts(name, data.counts, data.is_series)
+        named_classes = read_classes(labels, data)
+        classes = named_classes.labels
         rows = split_samples(len(tensor), validation, holdout, seed, classes)
         if max_count is None:
             max_count = int(tensor.max())
         parts = split_parts(rows, {"": tensor, "_labels": classes})
-        return cls(name, max_count=max_count, **parts)
+        return cls(
+            name,
+            max_count=max_count,
+            class_names=named_classes.names,
+            class_values=named_classes.values,
+            features=data.features,
+            from_anndata=data.is_anndata,
+            **parts,
+        )
 
     def __str__(self) -> str:
         sizes = [f"{len(self.train):,} training", f"{len(self.val):,} validation"]
@@ -476,20 +485,23 @@ class CountData:
             raise ValueError(f"{self.name}: {message}")
 
 
-def split_array(counts: Any, validation: float) -> CountData:
+def split_array(
+    counts: Any, validation: float = DEFAULT_VALIDATION, labels: Any = None
+) -> CountData:
     """Divide an array of counts as `CountData.from_array` does, with errors for users.
 
     Args:
         counts: an array, see `CountData.from_array`.
         validation: fraction or number of the samples for validation.
+        labels: of the samples, or None.
 
     Raises:
         UserError: a data set that has splits already, or a number out of range.
     """
-    message = "validation divides an array; a data set has its own validation data"
+    message = "validation and labels are for an array; a data set has its own"
     refuse(isinstance(counts, CountData), message)
     try:
-        return CountData.from_array(counts, validation=validation)
+        return CountData.from_array(counts, labels, validation=validation)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import unfold
 
+from blackout.config.overrides import format_override
+
 Array = npt.NDArray[Any]
 
 MAX_COMPARED = 20_000  # columns, and rows, among which duplicates are looked for
@@ -33,6 +35,8 @@ MIN_OFFSET_PIXELS = 10  # at the lowest count, or 1 % of all
 # Outliers
 OUTLIER_RATIO = 100  # of a count to the largest of the others
 MAX_OUTLIER_SHARE = 0.01
+FEW_OUTLIERS = 3  # that may exceed this share of few values
+MIN_OUTLIER_VALUES = 100  # from which they may
 FEW_UNITS = 10  # a total that samples reach by chance only
 
 # Hot pixels
@@ -79,13 +83,12 @@ class Finding(UserWarning):
 
     def __init__(self, message: str, **settings: Any) -> None:
         self.settings = settings
-        words = [f"dataset.{name}={format_setting(value)}" for name, value in settings.items()]
+        words = [format_override(f"dataset.{name}", value) for name, value in settings.items()]
         super().__init__(": ".join([message, " ".join(words)] if words else [message]))
 
 
-def format_setting(value: Any) -> str:
-    """Return the value of a setting as it is typed on the command line."""
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+class Note(UserWarning):
+    """A warning that says how a file was read, where nothing has to be done."""
 
 
 def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
@@ -154,14 +157,15 @@ def _check_outliers(counts: Tensor) -> Iterator[Finding]:
     Args:
         counts: [N, *shape].
     """
-    largest = int(counts.max())
-    others = int((counts * (counts < largest)).max())
-    num_largest = int((counts == largest).sum())
-    is_far = largest > OUTLIER_RATIO * max(others, FEW_UNITS)
-    if is_far and num_largest <= MAX_OUTLIER_SHARE * counts.numel():
-        row = int((counts == largest).flatten(1).any(1).int().argmax())
+    threshold, others = _outlier_threshold(counts)
+    if threshold is not None:
+        is_outlier = counts >= threshold
+        num_outliers = int(is_outlier.sum())
+        row = int(is_outlier.flatten(1).any(1).int().argmax())
+        largest = int(counts.max())
+        values = f"{threshold:,}" if threshold == largest else f"{threshold:,} to {largest:,}"
         yield Finding(
-            f"{num_largest} of the counts are {largest:,}, the first in sample {row}, and all "
+            f"{num_outliers} of the counts are {values}, the first in sample {row}, and all "
             f"others at most {others:,}: the model would have to reach them; leave such samples out"
         )
     totals = counts.flatten(1).sum(1, dtype=torch.int64)
@@ -174,8 +178,40 @@ def _check_outliers(counts: Tensor) -> Iterator[Finding]:
         )
 
 
+def _outlier_threshold(counts: Tensor) -> tuple[int | None, int]:
+    """Return the smallest of a few counts that are far above all others, and the largest other.
+
+    The counts are compared in their order, so that outliers do not hide each other.
+
+    Args:
+        counts: [N, *shape].
+
+    Returns:
+        None where there are no outliers; and the largest of the other counts.
+    """
+    largest = int(counts.max())
+    num_outliers = int(MAX_OUTLIER_SHARE * counts.numel())
+    if counts.numel() >= MIN_OUTLIER_VALUES:
+        num_outliers = max(num_outliers, FEW_OUTLIERS)
+    num_compared = num_outliers + 1
+    if largest <= OUTLIER_RATIO * FEW_UNITS or num_outliers == 0:
+        return None, largest
+    values = torch.topk(counts.flatten(), num_compared).values.long()
+    next_values = torch.cat([values[1:], values[-1:]])
+    is_gap = values > OUTLIER_RATIO * next_values.clamp(min=FEW_UNITS)
+    is_gap[-1] = False
+    gaps = is_gap.nonzero().flatten()
+    if len(gaps) == 0:
+        return None, largest
+    last = int(gaps[-1])  # outliers that are far from each other are all outliers
+    return int(values[last]), int(values[last + 1])
+
+
 def _check_hot_pixels(counts: Tensor) -> Iterator[Finding]:
     """Find pixels that are always three times as bright as their neighbours ever are.
+
+    Of two such pixels side by side each is compared with the other's and its own further
+    neighbours.
 
     Args:
         counts: [N, C, H, W].
@@ -184,8 +220,14 @@ def _check_hot_pixels(counts: Tensor) -> Iterator[Finding]:
     largest = counts.amax(0)
     neighbours = unfold(largest[:, None].double(), 3, padding=1)
     neighbours[:, 4] = 0  # the pixel itself
-    brightest_neighbour = neighbours.amax(1).view_as(smallest)
-    is_hot = (smallest > HOT_RATIO * brightest_neighbour) & (smallest >= MIN_HOT_COUNT)
+    brightest = neighbours.topk(2, dim=1)
+    limits = [brightest.values[:, k].view_as(smallest) for k in range(2)]
+    is_bright = smallest >= MIN_HOT_COUNT
+    is_single = is_bright & (smallest > HOT_RATIO * limits[0])
+    is_paired = is_bright & (smallest > HOT_RATIO * limits[1])
+    partners = unfold(is_paired[:, None].double(), 3, padding=1)
+    has_partner = partners.gather(1, brightest.indices[:, :1]).view_as(smallest) > 0
+    is_hot = is_single | (is_paired & has_partner)
     pixels = is_hot.any(0).nonzero().tolist()
     if pixels:
         places = ", ".join(f"[{row}, {column}]" for row, column in pixels[:MAX_SHOWN_NAMES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CountData, split_parts
+from blackout.data.findings import Note
 from blackout.data.on_disk import pack_rows, stays_on_disk
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, ensure, refuse
@@ -37,6 +39,8 @@ CONVERTED_MODES = {
 # as in torchvision's ImageFolder
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "DIB", "TIFF", "WEBP", "GIF")  # that Pillow may decode
+FRAME_FORMATS = ("GIF", "PNG", "TIFF", "WEBP")  # of several frames; a JPEG's others are previews
+MAX_LISTED = 5  # names of files in a message
 MIN_PROGRESS_FILES = 2000  # files from which a progress bar is shown
 CHUNK_FILES = 4096  # decoded at a time
 
@@ -78,6 +82,11 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
                 )
                 message = "images with more than 8 bits per channel would lose counts here"
                 raise UserError(f"{path}: {message}; {advice}")
+            num_frames = getattr(image, "n_frames", 1)
+            if image.format in FRAME_FORMATS and num_frames > 1:
+                message = f"it has {num_frames} frames, and an image is one"
+                advice = "save each frame as a file, or use dataset=counts for a .tif"
+                raise UserError(f"{path}: {message}; {advice}")
             image.load()
             upright = ImageOps.exif_transpose(image)
         native_mode = CONVERTED_MODES.get(upright.mode, upright.mode)
@@ -115,7 +124,7 @@ def load_images(
 
 
 @component("dataset", ask="dataset=image_folder dataset.path=<folder>")
-def image_folder(
+def image_folder(  # noqa: PLR0913 - built from YAML
     path: StrPath,
     size: int = 32,
     channels: int | None = None,
@@ -129,8 +138,8 @@ def image_folder(
 
     Each image is turned upright, cropped to its central square and resized with an antialiased
     filter. If all images are below direct subfolders (at any depth), of which there are at least
-    two, these are their classes, in alphabetical order, and every split has the same fractions of
-    classes. Names that begin with a dot are skipped.
+    two, these are their classes by name, in alphabetical order, and every split has the same
+    fractions of classes. Names that begin with a dot are skipped.
 
     Args:
         path: of the folder.
@@ -185,11 +194,11 @@ def image_folder(
         counts = load_images(files, transform, title)
 
     # 2. Classes by subfolder, and splits.
-    labels = _subfolder_labels(root, files)
+    labels, class_names = _subfolder_labels(root, files)
     rows = split_samples(len(files), validation, holdout, seed, labels)
     name = root.resolve().name or "image_folder"
     parts = split_parts(rows, {"": counts, "_labels": labels})
-    return CountData(name, max_count=max_value, **parts)
+    return CountData(name, max_count=max_value, class_names=class_names, **parts)
 
 
 def read_image_folder(path: StrPath, shape: tuple[int, ...]) -> Tensor:
@@ -247,19 +256,28 @@ def _to_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _subfolder_labels(root: Path, files: Sequence[Path]) -> Tensor | None:
-    """Return the number of the direct subfolder of every file, int64 [N], or None."""
+def _subfolder_labels(root: Path, files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return the number of the direct subfolder of every file, int64 [N], and their names.
+
+    Warns:
+        Note: some images are in subfolders and others are not, so that there are no classes.
+    """
     folders = [file.relative_to(root).parts[:-1] for file in files]
     names = sorted({folder[0] for folder in folders if folder})
+    if len(names) >= 2 and not all(folders):
+        num_outside = sum(not folder for folder in folders)
+        message = f"subfolders are no classes, as {num_outside} images are outside of them"
+        warnings.warn(Note(message), stacklevel=3)
     if not all(folders) or len(names) < 2:
-        return None
-    return torch.tensor([names.index(folder[0]) for folder in folders])
+        return None, ()
+    return torch.tensor([names.index(folder[0]) for folder in folders]), tuple(names)
 
 
 def _list_images(root: Path) -> list[Path]:
     """Return every image file below a folder, sorted by path."""
     refuse(not root.is_dir(), f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
-    files = [file for file in _walk(root) if file.name.lower().endswith(IMAGE_EXTENSIONS)]
+    all_files = list(_walk(root))
+    files = [file for file in all_files if file.name.lower().endswith(IMAGE_EXTENSIONS)]
     for file in files:
         if file.exists() and not file.is_file():
             raise UserError(f"{file}: not a file")
@@ -269,6 +287,12 @@ def _list_images(root: Path) -> list[Path]:
             visible.append(file)
     extensions = ", ".join(IMAGE_EXTENSIONS)
     refuse(not visible, f"{root}: no images in this folder (looked for {extensions})")
+    others = sorted({*all_files} - {*files})
+    shown = [file.name for file in others if not file.name.startswith(".")]
+    if shown:
+        listed = ", ".join(shown[:MAX_LISTED])
+        message = f"not read, as they have no suffix of an image: {listed}, {len(shown)} in all"
+        warnings.warn(Note(message), stacklevel=3)
     return sorted(visible)
 
 

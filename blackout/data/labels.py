@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.formats import load_array
+from blackout.data.formats import MISSING_WORDS, load_array
 from blackout.errors import ensure
 from blackout.safe_reading import read_text
 
@@ -20,6 +21,7 @@ Level = float | str  # value of a covariate
 TOTAL = "total"  # name of the total count of a sample, which can be used like a column
 MAX_LEVELS = 64  # of a covariate
 MAX_NAMES = 10  # names that a message lists
+DEFAULT_BINS = 10  # of a column of numbers
 
 
 class Classes(NamedTuple):
@@ -55,6 +57,9 @@ def make_classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) 
         >>> make_classes(["type"], columns, bins=10).names
         ('B', 'T')
     """
+    is_binned = [_needs_bins(name, get_column(name, columns)) for name in names]
+    message = f"bins={bins} is not used: no label is a total or a number with fractions"
+    ensure(bins == DEFAULT_BINS or any(is_binned), message)
     column_codes = []
     column_values = []
     for name in names:
@@ -137,12 +142,20 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
     ensure(name in columns, f"there is no column {name!r}, found {found}")
     column = np.asarray(columns[name])
     num_samples = len(columns[TOTAL])
+    if column.ndim > 1 and column.size == len(column):
+        column = column.reshape(-1)  # [N, 1], as of simulated showers
     message = f"one label per sample is needed, [{num_samples}], got {list(column.shape)}"
     ensure(column.shape == (num_samples,), message)
     is_supported = column.dtype.kind in "iufbU"
     ensure(is_supported, f"column {name!r} must hold text or numbers, got {column.dtype}")
-    is_complete = column.dtype.kind != "f" or np.isfinite(column).all()
-    ensure(is_complete, f"column {name!r} has missing entries")
+    if column.dtype.kind == "U":
+        is_missing = np.isin(column, sorted(MISSING_WORDS))
+    else:
+        is_missing = ~np.isfinite(column)
+    if is_missing.any():
+        message = f"column {name!r} has missing entries: {int(is_missing.sum())} of {num_samples}"
+        advice = "fill in a word such as unknown, or leave these samples out"
+        raise ValueError(f"{message}, the first in sample {int(is_missing.argmax())}; {advice}")
     return column
 
 
@@ -153,14 +166,17 @@ def format_names(names: Sequence[str]) -> str:
 
 
 def read_label_file(path: Path) -> Array:
-    """Read labels, [N], from an .npy, or from text with one label a line.
+    """Read labels, [N], from an .npy, or from text with one label a line: words or whole numbers.
 
     Raises:
         UserError: the file cannot be read.
     """
     if path.suffix == ".npy":
         return load_array(path)
-    return np.array(read_text(path).splitlines())
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    if lines and all(re.fullmatch(r"-?[0-9]{1,18}", line) for line in lines):
+        return np.array(lines).astype(np.int64)
+    return np.array(lines)
 
 
 def _encode_column(
@@ -170,13 +186,21 @@ def _encode_column(
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the code of every sample, int64 [N], and the value of each code as text."""
     column = get_column(name, columns)
-    has_fractions = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
-    if name == TOTAL or has_fractions:
+    if _needs_bins(name, column):
         return _encode_bins(name, column.astype(float), bins)
     values, codes = np.unique(column, return_inverse=True)
     if column.dtype.kind == "f":
         return codes, tuple(f"{value:g}" for value in values)
+    if column.dtype.kind == "U" and all(value.isdecimal() for value in values):
+        order = np.argsort([int(value) for value in values], kind="stable")  # 2 before 10
+        return np.argsort(order)[codes], tuple(values[order].tolist())
     return codes, tuple(str(value) for value in values)
+
+
+def _needs_bins(name: str, column: Array) -> bool:
+    """Whether a column is a total, or has numbers with fractions."""
+    has_fractions = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
+    return name == TOTAL or has_fractions
 
 
 def _encode_bins(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:

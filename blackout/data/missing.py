@@ -58,7 +58,7 @@ def mask_missing(
     if mask != FINITE:
         observed = _read_mask(mask, arrays)
     elif array.dtype.kind == "f":
-        observed = np.isfinite(array)
+        observed = ~np.isnan(array)  # infinity is no missing entry, and is refused later
     else:
         observed = np.ones(array.shape, dtype=bool)
     if observed.shape != array.shape:

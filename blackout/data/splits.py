@@ -12,6 +12,9 @@ from torch import Tensor
 
 from blackout.errors import ensure
 
+DEFAULT_HOLDOUT = 0.1  # fraction of the samples for the test
+DEFAULT_VALIDATION = 0.1  # fraction of the samples for validation
+
 
 class SplitRows(NamedTuple):
     """Numbers of the samples of each split, int64, increasing."""

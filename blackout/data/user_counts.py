@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,56 +16,47 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CountData, split_parts
-from blackout.data.count_statistics import is_underdispersed, load_samples
-from blackout.data.findings import Finding, findings
-from blackout.data.formats import (
-    COUNTS,
-    FileContents,
-    LazySparseMatrix,
-    is_number,
-    iterate_blocks,
-    read_file,
-    sample_shape,
-    to_counts,
+from blackout.data.count_statistics import load_samples
+from blackout.data.file_counts import (
+    Arrangement,
+    CountTable,
+    FileLayout,
+    Units,
+    check_stored_numbers,
+    encode_sequences,
+    format_array_names,
+    load_counts,
+    read_table,
+    select_columns,
 )
+from blackout.data.findings import findings
+from blackout.data.formats import COUNTS, FileContents, read_file
 from blackout.data.labels import (
-    TOTAL,
+    DEFAULT_BINS,
     Classes,
     Level,
-    format_names,
     get_column,
     make_classes,
     make_levels,
     read_label_file,
 )
-from blackout.data.missing import FINITE, Donors, impute_missing, mask_missing
-from blackout.data.on_disk import DiskCounts, FileArray, pack_rows, scan_rows, stays_on_disk
+from blackout.data.missing import FINITE, Donors, impute_missing
 from blackout.data.splits import (
+    DEFAULT_HOLDOUT,
+    DEFAULT_VALIDATION,
     SplitRows,
     split_groups,
     split_samples,
     take_validation,
     validation_size,
 )
+from blackout.data.unused import name_reading, name_unused, refuse_unused
 from blackout.errors import UserError, ensure
 from blackout.protocols import Split
 
 Array = npt.NDArray[Any]
 SPLITS: tuple[Split, ...] = ("test", "val", "train")
-
-
-@dataclass(frozen=True)
-class FileLayout:
-    """Where the counts are in a file; see `counts` for the meaning of each field."""
-
-    layer: str | None
-    columns: list[str | int]
-    exclude: list[str | int]
-    mask: str | None
-    series: bool | None
-    sequences: str | None
-    letters: str
-    in_memory: bool | None
+DEFAULT_LETTERS = "ACGT"
 
 
 @dataclass(frozen=True)
@@ -78,56 +69,30 @@ class Holdout:
     group: str | None
 
 
-@dataclass(frozen=True)
-class Units:
-    """What a stored number means: offset + gain x count; see `counts` for an offset of None."""
-
-    offset: int | None
-    gain: int
-
-
-@dataclass(frozen=True)
-class CountTable:
-    """Counts of all samples, before they are split, and what the file says about them.
-
-    Attributes:
-        counts: [N, *shape].
-        observed: bool [N, *shape]; None if no entry is missing.
-        columns: of observations, by name, [N] each, and the total counts.
-        features: names of the elements, where the file has them.
-        sample_shape: of a sample in the file.
-        offset: value of count 0 in the file.
-    """
-
-    counts: Tensor | DiskCounts
-    observed: Tensor | None
-    columns: dict[str, Array]
-    features: tuple[str, ...]
-    sample_shape: tuple[int, ...]
-    offset: int
-
-
 @component("dataset", ask="dataset=counts dataset.path=<file>")
-def counts(
+def counts(  # noqa: PLR0913 - built from YAML
     path: str | os.PathLike[str],
     max_count: int | None = None,
-    holdout: float = 0.1,
+    holdout: float = DEFAULT_HOLDOUT,
     seed: int = 0,
-    layer: str | None = None,
-    labels: str | Sequence[str] | None = None,
-    bins: int = 10,
+    layer: str | int | None = None,
+    labels: str | Sequence[str | int] | None = None,
+    bins: int = DEFAULT_BINS,
     group: str | None = None,
     series: bool | None = None,
     mask: str | None = None,
-    covariates: str | Sequence[str] | None = None,
+    covariates: str | Sequence[str | int] | None = None,
     columns: str | Sequence[str | int] | None = None,
     exclude: str | Sequence[str | int] | None = None,
     offset: int | None = None,
     gain: int | None = None,
     sequences: str | None = None,
-    letters: str = "ACGT",
+    letters: str = DEFAULT_LETTERS,
     in_memory: bool | None = None,
-    validation: float = 0.1,
+    validation: float = DEFAULT_VALIDATION,
+    axes: str | None = None,
+    tile: int | None = None,
+    stride: int | None = None,
 ) -> CountData:
     """Read counts [N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W] from a file.
 
@@ -137,6 +102,9 @@ def counts(
     class, if there are labels). In a table (.csv, .parquet) every column of numbers that is not
     used otherwise is an element.
 
+    What a file holds besides is named in a warning, and a setting that its form does not use is
+    refused.
+
     Counts may be integers of any type, booleans, or floating-point whole numbers. Pickled objects
     are never loaded. Formats: `blackout.data.formats.read_file`.
 
@@ -145,7 +113,8 @@ def counts(
         max_count: largest possible count; None takes the largest of the file.
         holdout: fraction of the samples for the test, where the file has no split.
         seed: of the random split.
-        layer: array of an .h5ad, .zarr or HDF5 file that holds the counts.
+        layer: array of an .npz, .h5ad (a layer, or `raw`), .zarr or HDF5 file that holds the
+            counts; number of a series of a TIFF file; type of CellRanger's features.
         labels: column(s), or a file, with the class of every sample; "total" for the total count.
             See `labels.make_classes`.
         bins: number of quantile bins of a numeric label column.
@@ -168,9 +137,16 @@ def counts(
         in_memory: whether counts are held in memory; None leaves large files on disk.
         validation: fraction or number of the samples for validation, where the file has no `val`; 0
             for none.
+        axes: one letter for each axis of the array: N samples, E elements, C channels, L positions
+            of a series, Z depth, Y rows, X columns, such as "NYXC" for colour last. None takes the
+            names that TIFF, HDF5 and .zarr files give.
+        tile: height and width of the tiles that are cut from every image, as samples; None for
+            whole images.
+        stride: distance of neighbouring tiles; None for `tile`.
 
     Warns:
         Finding: something looks wrong, with the setting that fixes it.
+        Note: how the file was read, and what of it is not used.
 
     Raises:
         UserError: a missing, damaged or unsuitable file, or counts that are negative, not whole, or
@@ -196,17 +172,26 @@ def counts(
         sequences=sequences,
         letters=letters,
         in_memory=in_memory,
+        axes=axes,
+        tile=tile,
+        stride=stride,
     )
+    if sequences is None:
+        refuse_unused({"letters": (letters, DEFAULT_LETTERS)}, "letters are those of sequences")
+    if not label_columns:
+        reason = "bins divide a column of numbers into classes"
+        refuse_unused({"bins": (bins, DEFAULT_BINS)}, reason)
     split_plan = Holdout(holdout, validation, seed, group)
 
     # 1. Read the arrays of the file; sequences become counts.
     contents = read_file(file, layer)
+    name_reading(contents)
     if sequences is not None:
-        contents = _encode_sequences(file, contents, sequences, letters)
+        contents = encode_sequences(file, contents, sequences, letters)
     units = _check_units(offset, gain)
     parts: dict[str, Any] = {
-        "name": file.stem,
-        "layer": layer,
+        "name": Path(file.stem).stem if file.suffix.lower() == ".gz" else file.stem,
+        "layer": None if layer is None else str(layer),
         "features": contents.features,
         "from_anndata": bool(contents.features),
         "gain": units.gain,
@@ -215,14 +200,21 @@ def counts(
         if _has_given_split(contents):
             # 2. Use the splits of the file; validation data are taken from the training data.
             ensure(not metadata and mask in (None, FINITE), _GIVEN_SPLIT_MESSAGE)
+            _refuse_split_settings(contents, split_plan, layout)
             parts |= _read_given_split(contents, layout, units)
+            used = {f"{split}{suffix}" for split in SPLITS for suffix in ("", "_labels")}
+            name_unused(contents, used, ())
             if "val" not in contents.arrays:
                 parts |= _take_validation_parts(parts, validation, seed)
             inspected = parts.pop("inspected")
         else:
             # 2. Find the counts; select elements, mask missing entries, convert units.
-            table = _read_table(file, contents, layout, units, metadata)
+            table = read_table(file, contents, layout, units, metadata)
             inspected = table.counts
+            if not label_columns:
+                metadata = {*metadata, "labels"}
+            used = {*metadata, mask or COUNTS, COUNTS, table.name}
+            name_unused(contents, used, set(map(str, layout.exclude)))
 
             # 3. The class and the levels of covariates of every sample.
             classes = _read_classes(label_columns, table.columns, bins, bool(covariate_columns))
@@ -264,8 +256,8 @@ _GIVEN_SPLIT_MESSAGE = (
 
 def _as_list(names: Any) -> list[Any]:
     if isinstance(names, str | int):
-        return [names]
-    return list(names or ())
+        return [str(names)]
+    return list(map(str, names or ()))
 
 
 def _check_units(offset: int | None, gain: int | None) -> Units:
@@ -278,32 +270,6 @@ def _check_units(offset: int | None, gain: int | None) -> Units:
     return units
 
 
-def _encode_sequences(
-    path: Path,
-    contents: FileContents,
-    column: str,
-    letters: str,
-) -> FileContents:
-    """Return a table's words as counts [N, length], with its other columns."""
-    words = np.asarray(contents.arrays.get(column)) if contents.is_table else np.zeros(0)
-    has_unique_letters = 0 < len(letters) == len(set(letters))
-    has_one_length = words.dtype.kind == "U" and len(set(map(len, words.tolist()))) == 1
-    if not has_one_length or not has_unique_letters:
-        allowed = "must be a column of words of one length, and letters must differ"
-        raise UserError(f"{path}: sequences={column} {allowed}")
-    code_points = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
-    alphabet = np.array([ord(letter) for letter in letters])
-    order = np.argsort(alphabet)
-    position = np.searchsorted(alphabet, code_points, sorter=order).clip(max=len(alphabet) - 1)
-    is_unknown = alphabet[order[position]] != code_points
-    if is_unknown.any():
-        row, place = np.argwhere(is_unknown)[0]
-        location = f"{words[row][place]!r} at place {place} of row {row}"
-        raise UserError(f"{path}: {location} is not one of letters={letters}")
-    others = {name: values for name, values in contents.arrays.items() if name != column}
-    return FileContents({COUNTS: order[position].astype(np.uint8), **others})
-
-
 def _has_given_split(contents: FileContents) -> bool:
     has_split = bool({"train", "test"} & contents.arrays.keys())
     return has_split and not contents.is_table and not contents.features
@@ -312,7 +278,7 @@ def _has_given_split(contents: FileContents) -> bool:
 def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
     """Read the splits of a file: parts of `CountData`, and `inspected`, the training counts."""
     arrays = contents.arrays
-    found = _format_array_names(arrays)
+    found = format_array_names(arrays)
     is_complete = {"train", "test"} <= arrays.keys()
     ensure(is_complete, f"'train' and 'test' must come together, found {found}")
     units = Units(units.offset or 0, units.gain)
@@ -320,8 +286,12 @@ def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) 
     for split in SPLITS:
         if split not in arrays:
             continue
-        matrix, _ = _select_columns(arrays[split], (), layout.columns, layout.exclude)
-        counts, observed, _ = _load_counts(split, matrix, arrays, layout, units)
+        check_stored_numbers(split, contents, units)
+        arrangement = Arrangement(layout, contents.axes.get(split))
+        matrix, series = arrangement.arrange(arrays[split])
+        matrix, _ = select_columns(matrix, (), layout.columns, layout.exclude)
+        split_layout = replace(layout, series=series)
+        counts, observed, _ = load_counts(split, matrix, arrays, split_layout, units)
         parts[split] = counts
         parts[f"{split}_observed"] = observed
         label_name = f"{split}_labels"
@@ -329,6 +299,18 @@ def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) 
         parts["inspected"] = counts
         parts["sample_shape"] = tuple(matrix.shape[1:])
     return parts
+
+
+def _refuse_split_settings(contents: FileContents, plan: Holdout, layout: FileLayout) -> None:
+    """Refuse settings that do not apply to a file with its own splits.
+
+    Raises:
+        UserError: names the first.
+    """
+    settings = {"holdout": (plan.fraction, DEFAULT_HOLDOUT), "tile": (layout.tile, None)}
+    if "val" in contents.arrays:
+        settings |= {"validation": (plan.validation, DEFAULT_VALIDATION), "seed": (plan.seed, 0)}
+    refuse_unused(settings, "the file has its own splits")
 
 
 def _take_validation_parts(
@@ -355,236 +337,6 @@ def _take_validation_parts(
     return {name: part for name, part in divided.items() if not name.startswith("test")}
 
 
-def _read_table(
-    file: Path,
-    contents: FileContents,
-    layout: FileLayout,
-    units: Units,
-    metadata: set[str],
-) -> CountTable:
-    """Read the counts of all samples, in memory or on disk."""
-    # 1. Find counts and columns of observations.
-    names = contents.arrays.keys()
-    dropped = (names - (set(map(str, layout.columns)) or names)) | set(map(str, layout.exclude))
-    used = {*metadata, layout.mask or ""}
-    if contents.is_table:
-        name, matrix, columns, features = _find_table_counts(contents.arrays, used, dropped)
-    else:
-        name, matrix, columns = _find_array_counts(contents.arrays, used)
-        features = contents.features
-
-    # 2. Select elements.
-    stays = stays_on_disk(tuple(matrix.shape), matrix.dtype.itemsize, layout.in_memory)
-    if isinstance(matrix, LazySparseMatrix) and not stays:
-        matrix = matrix[:]
-    exclude = layout.exclude
-    if contents.is_table:  # columns of observations are no elements
-        exclude = [column for column in exclude if str(column) not in columns]
-    matrix, features = _select_columns(matrix, features, layout.columns, exclude, stays)
-
-    # 3. Convert the counts, or check them on disk.
-    counts: Tensor | DiskCounts
-    try:
-        if stays:
-            units = Units(units.offset or 0, units.gain)
-            counts = _open_on_disk(file, name, matrix, layout, units)
-            observed = None
-            offset = units.offset or 0
-        else:
-            counts, observed, offset = _load_counts(name, matrix, columns, layout, units)
-    except ValueError as error:
-        hints = [f"dataset.layer={layer}" for layer in contents.layers]
-        raise ValueError(", or ".join([str(error), *hints])) from None
-
-    # 4. Total counts can be used like a column.
-    if isinstance(counts, DiskCounts):
-        totals = counts.totals.numpy()
-    else:
-        totals = counts.flatten(1).numpy().sum(1, dtype=np.int64)
-    columns = {TOTAL: totals, **columns}
-    return CountTable(counts, observed, columns, features, tuple(matrix.shape[1:]), offset)
-
-
-def _find_array_counts(
-    arrays: Mapping[str, Any],
-    used: set[str],
-) -> tuple[str, Any, dict[str, Array]]:
-    """Return name and array of the counts, and all other arrays."""
-    name = COUNTS
-    if COUNTS not in arrays:
-        candidates = sorted(arrays.keys() - {"labels", *used})
-        needed = "an array named 'counts' or 'train' and 'test' is needed"
-        found = _format_array_names(arrays)
-        ensure(len(candidates) == 1, f"{needed}, found {found}")
-        name = candidates[0]
-    columns = {other: array for other, array in arrays.items() if other != name}
-    return name, arrays[name], columns
-
-
-def _find_table_counts(
-    arrays: Mapping[str, Any], used: set[str], dropped: set[str]
-) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
-    """Return name, matrix [N, D] and features of the counts of a table, and its other columns."""
-    # 1. Columns of numbers that are not used otherwise are elements.
-    elements = []
-    for name, column in arrays.items():
-        if name not in used and column.dtype.kind in "iufb":
-            elements.append(name)
-    if "" in arrays and "" not in elements:
-        message = "the column without a name is left out, as an index that pandas saved"
-        warnings.warn(Finding(message), stacklevel=4)
-    found = _format_array_names(arrays)
-    ensure(elements, f"no column of numbers is left for the counts, found {found}")
-
-    # 2. A few columns with fractions are not counts; if most are, the error names a value.
-    fractional = []
-    for name in elements:
-        is_float = arrays[name].dtype.kind == "f"
-        if is_float and name not in dropped and np.any(np.mod(arrays[name], 1) > 0):
-            fractional.append(name)
-    if fractional and len(fractional) < len(elements) / 2:
-        name = fractional[0]
-        condition = f"dataset.covariates={name} conditions the model on it"
-        drop = f"dataset.exclude=[{name}] leaves it out"
-        raise ValueError(f"column {name!r} holds numbers that are not whole: {condition}, {drop}")
-
-    # 3. Other columns: a number with a typing error makes a column text.
-    columns = {name: column for name, column in arrays.items() if name not in set(elements)}
-    for name in sorted(columns.keys() - used - dropped):
-        fields = [field for field in columns[name].tolist() if field]
-        texts = [field for field in fields if not is_number(str(field))]
-        if 0 < len(texts) < len(fields) / 2:
-            example = f"text such as {str(texts[0])!r}"
-            raise ValueError(f"column {name!r} mixes numbers with {example}")
-        hint = f"dataset.labels={name} makes classes of it"
-        message = f"column {name!r} is text and is left out ({hint})"
-        warnings.warn(Finding(message, exclude=[name]), stacklevel=4)
-    matrix = np.stack([arrays[name] for name in elements], axis=1)
-    return COUNTS, matrix, columns, tuple(elements)
-
-
-def _select_columns(
-    matrix: Any,
-    features: tuple[str, ...],
-    columns: Sequence[str | int],
-    exclude: Sequence[str | int],
-    stays: bool = False,
-) -> tuple[Any, tuple[str, ...]]:
-    """Select columns of a matrix [N, D], by name or number, and their names, where they have names.
-
-    Where the matrix `stays` on disk, they are selected when rows are read.
-    """
-    if not columns and not exclude:
-        return matrix, features
-    message = f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}"
-    ensure(len(matrix.shape) == 2, message)
-    names = features or tuple(map(str, range(matrix.shape[1])))
-    numbers_by_name = {name: number for number, name in enumerate(names)}
-    for name in map(str, [*columns, *exclude]):
-        if name not in numbers_by_name:
-            found = format_names(list(numbers_by_name))
-            raise ValueError(f"there is no column {name!r}, only {found}")
-
-    excluded = set(map(str, exclude))
-    kept = list(map(str, columns)) if columns else list(numbers_by_name)
-    selected = [name for name in kept if name not in excluded]
-    ensure(selected, "columns and exclude leave no column")
-    numbers = [numbers_by_name[name] for name in selected]
-    selected_features = tuple(selected) if features else ()
-    if stays:
-        return _ColumnSelection(matrix, numbers), selected_features
-    if not hasattr(matrix, "tocsr"):
-        matrix = np.asarray(matrix)
-    return matrix[:, numbers], selected_features
-
-
-class _ColumnSelection:
-    """Columns of a matrix on disk, selected when rows are read."""
-
-    def __init__(self, matrix: Any, numbers: list[int]) -> None:
-        self._matrix = matrix
-        self._numbers = numbers
-        self.dtype = matrix.dtype
-        self.shape = (matrix.shape[0], len(numbers))
-
-    def __getitem__(self, rows: slice) -> Any:
-        return self._matrix[rows][:, self._numbers]
-
-
-def _load_counts(
-    name: str, array: Any, arrays: Mapping[str, Any], layout: FileLayout, units: Units
-) -> tuple[Tensor, Tensor | None, int]:
-    """Return counts, 0 where entries are missing; the observed entries; and the offset."""
-    array, mask = mask_missing(array, layout.mask, arrays)
-    values = to_counts(name, array, layout.series)
-    observed = None if mask is None else torch.from_numpy(mask).view(values.shape)
-    offset = units.offset or 0
-    if units.offset is None and units.gain == 1 and is_underdispersed(values):
-        offset = int(values.min())
-    counts = _from_units(values.numpy(), observed, offset, units.gain)
-    return torch.from_numpy(counts), observed, offset
-
-
-def _open_on_disk(
-    file: Path,
-    name: str,
-    matrix: Any,
-    layout: FileLayout,
-    units: Units,
-) -> DiskCounts:
-    """Return counts [N, ...] that stay on disk."""
-    message = f"mask={layout.mask}: missing entries need dataset.in_memory=true"
-    ensure(layout.mask is None, message)
-    shape = sample_shape(name, tuple(matrix.shape), layout.series)
-    offset = units.offset or 0
-    gain = units.gain
-
-    # 1. Rows that lie one after the other in the file are read from it.
-    is_mapped = isinstance(matrix, np.memmap) and matrix.flags.c_contiguous
-    if is_mapped and matrix.dtype.kind in "iu" and (offset, gain) == (0, 1):
-        stored = FileArray(file, matrix.dtype, matrix.shape, matrix.offset)
-        return scan_rows(stored, shape, lambda: (rows for _, rows in iterate_blocks(name, stored)))
-
-    # 2. Others are written to a folder in which they do.
-    request = [
-        layout.layer,
-        name,
-        layout.columns,
-        layout.exclude,
-        layout.series,
-        offset,
-        gain,
-        layout.sequences,
-        layout.letters,
-    ]
-
-    def blocks() -> Iterator[Any]:
-        for _, rows in iterate_blocks(name, matrix):
-            yield _from_units(rows, None, offset, gain)
-
-    return pack_rows(file, matrix.shape[0], shape, request, blocks)
-
-
-def _from_units(values: Any, observed: Tensor | None, offset: int, gain: int) -> Any:
-    """Return (values - offset) / gain, and 0 where entries are missing.
-
-    Raises:
-        ValueError: a value is not offset + gain x a count.
-    """
-    if (offset, gain) == (0, 1):
-        return values
-    values = values.toarray() if hasattr(values, "toarray") else values
-    difference = values.astype(np.int64) - offset
-    if observed is not None:
-        difference *= observed.numpy()
-    is_wrong = (difference < 0) | (difference % gain != 0)
-    if is_wrong.any():
-        value = int(values[is_wrong][0])
-        message = f"{value} is not {offset} plus a multiple of {gain}"
-        raise ValueError(f"{message}: dataset.offset or dataset.gain is wrong")
-    return (difference // gain).astype(values.dtype)
-
-
 def _read_classes(
     names: list[str],
     columns: dict[str, Array],
@@ -609,6 +361,8 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
     array = np.asarray(array)
+    if array.ndim > 1 and array.size == len(array):
+        array = array.reshape(-1)  # [N, 1]
     ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
     return torch.from_numpy(array.astype(np.int64))
 
@@ -654,7 +408,3 @@ def _make_dataset(parts: dict[str, Any], max_count: int | None) -> CountData:
         max_count = max((int(parts[split].max()) for split in splits), default=1)
         ensure(max_count != 0, "all counts are zero: there is nothing to learn")
     return CountData(**parts, max_count=max_count)
-
-
-def _format_array_names(arrays: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, arrays)) or "nothing"

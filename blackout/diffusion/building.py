@@ -36,8 +36,11 @@ def make_head(config: Plain, process: Process, elements: Elements | None = None)
         UserError: it cannot be made, or has no `outputs`.
     """
     parameters = inspect.signature(find_target(config, "head")).parameters
-    one = torch.ones(())
-    available = {"process": process, "elements": elements or Elements(one, one, one)}
+    placeholder = torch.ones(())
+    available = {
+        "process": process,
+        "elements": elements or Elements(placeholder, placeholder, placeholder),
+    }
     arguments = {name: value for name, value in available.items() if name in parameters}
     base = config.get("base")
     if isinstance(base, Mapping):

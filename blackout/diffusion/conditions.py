@@ -131,9 +131,9 @@ def parse_labels(model: ConditionalModel, classes: Any, values: Any) -> Tensor |
     """Return the labels that samples take in turn, for the requested classes and values.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is
-    the value. Classes and covariates without a request are as frequent as in training among samples
-    of the requested ones, in an order that is random but always the same. If the model does not
-    know how often they occurred, all are equally frequent.
+    the value. Classes and covariates without a request are as frequent as they are among training
+    samples with the requested ones. Their order is random but always the same. If the model does
+    not know how often they occurred, all are equally frequent.
 
     References: this project; checked in tests/diffusion/test_conditions.py.
 

@@ -157,8 +157,8 @@ def check_facts(description: Mapping[str, Any]) -> dict[str, Any]:
 def mean_image(counts: Tensor | DiskCounts, sums: Sums | None = None) -> Tensor:
     """Return E[X_0] of every element, float32 [*shape], without a float copy of the data.
 
-    One count is added to the total of every element, and one sample to their number, so that
-    counts that never occurred in training are not impossible.
+    One count is added to the total of every element, and one sample to their number. Counts that
+    never occurred in training are then not impossible.
 
     Args:
         counts: integers [N, *shape].

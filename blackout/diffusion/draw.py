@@ -31,8 +31,10 @@ from blackout.errors import UserError, refuse
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     OutputNames,
     Outputs,
+    References,
     Samples,
     Source,
     Watch,
@@ -45,11 +47,24 @@ if TYPE_CHECKING:
 # Ratio of the largest count to the mean above which brightness is logarithmic: nearly all elements
 # would be black otherwise. Handwritten digits have a ratio of at most 10.
 MIN_LOG_SCALE_RATIO = 16
+RELATIVE_DESCRIPTION = (
+    "A row is a sample, or one of its states in turn; a column is an element. "
+    "Black is 0, grey the mean of the element in the training data, white far above it."
+)
 MAX_BYTE = 255  # counts up to it are brightness in 8 bits, which needs no scale
 
 # Vectors with known elements: 13 steps of the trapezoidal rule, with 2 evaluations each, of 4
 # particles cost about 100 evaluations per sample.
 VECTOR_INPAINTING = {"num_steps": 13, "inpainting_particles": 4}
+BITS = MetricDescription("bits per dimension", "lower")
+METRICS = {
+    "bits_per_dim": BITS,
+    "bits_per_dim_train": BITS,
+    "bits_per_dim_test": BITS,
+    "bits_per_dim_train_unconditional": BITS,
+    "bits_per_dim_test_unconditional": BITS,
+    "energy_score": MetricDescription(better="lower"),
+}
 POSTERIOR_SETTINGS = ("operator", "noise", "measurement", "calibrate")  # need posterior=...
 
 
@@ -67,6 +82,8 @@ class CountDraw(Draw):
         total: total count of every sample, for models with totals as a covariate.
         condition: the requested conditions as plain values.
     """
+
+    references = References(metrics=METRICS)
 
     model: BlackoutDiffusion
     sampler: Sampler
@@ -202,17 +219,35 @@ class CountDraw(Draw):
         """Return a grid of images with their classes, or a heat map of vectors.
 
         Black is 0, white is the largest count. Brightness is logarithmic if the largest count is
-        far above the mean. A bar shows the scale unless counts are brightness in 8 bits.
+        far above the mean. A bar shows the scale unless counts are brightness in 8 bits. Vectors
+        whose largest count is far above the mean, and those with names, are shown relative to the
+        mean of every element, sorted by class.
 
         Args:
             samples: `samples` [n, *shape], and `classes` [n] of conditional models.
             columns: of the grid, which then has no names of classes; None for a square grid.
         """
-        from blackout.diffusion.plots import add_scale, grid, heat_map  # only here: imports PIL
+        from blackout.diffusion.plots import (  # only here: imports PIL
+            add_scale,
+            grid,
+            heat_map,
+            relative_heat_map,
+        )
 
         counts = samples["samples"]
         max_count = self.model.process.max_count
         logarithmic = max_count > MIN_LOG_SCALE_RATIO * float(self.model.mean.mean())
+        names = self.data.get("features") or ()
+        if counts.ndim == 2 and (logarithmic or names):
+            row_names = self._class_names(samples) if columns is None else []
+            if row_names:
+                order = sorted(range(len(counts)), key=row_names.__getitem__)
+                counts = counts[order]
+                row_names = [row_names[row] for row in order]
+            means = self.model.mean.cpu().expand(self.model.shape)
+            picture = relative_heat_map(counts, means, names, row_names)
+            picture.info["Description"] = RELATIVE_DESCRIPTION
+            return picture
         if counts.ndim == 2:
             picture = add_scale(heat_map(counts, max_count, logarithmic), max_count, logarithmic)
             picture.info["Description"] = (

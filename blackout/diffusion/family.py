@@ -261,27 +261,27 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         network = instantiate(configs["network"], "network")
 
         # 2. Statistics of the data, for inputs that measure counts by them.
-        kept: dict[str, Any] = select_tensors(
+        statistics: dict[str, Any] = select_tensors(
             tensors,
             shape,
             with_elements=needs_elements(network, configs["head"]),
             with_classes="num_classes" in description["data"],
         )
         elements = None
-        if "gain" in kept:
-            elements = Elements(kept["mean"], kept["concentration"], kept["gain"])
+        if "gain" in statistics:
+            elements = Elements(statistics["mean"], statistics["concentration"], statistics["gain"])
         if elements is not None and isinstance(network, nn.Module):
             plain_mean = tensors.get("plain_mean")
-            class_mean = kept.get("class_mean")
+            class_mean = statistics.get("class_mean")
             learnt = None
             if plain_mean is not None and class_mean is not None:
                 learnt = torch.log(append_null_class(plain_mean / class_mean))
-            ratios = class_log_ratios(description["data"], kept)
+            ratios = class_log_ratios(description["data"], statistics)
             set_elements(network, elements, ratios, learnt)
 
         # 3. The model.
         head = make_head(configs["head"], parts["process"], elements)
-        return self.model_class(network=network, head=head, **kept, **parts, **training)
+        return self.model_class(network=network, head=head, **statistics, **parts, **training)
 
     # --- sampling
 

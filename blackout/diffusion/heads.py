@@ -230,7 +230,8 @@ def log_logistic(n: Tensor, location: Tensor, log_scale: Tensor, largest: Tensor
 
     Args:
         n: whole numbers.
-        location, log_scale: of the distribution.
+        location: of the distribution.
+        log_scale: logarithm of its scale.
         largest: the largest possible number.
 
     Returns:

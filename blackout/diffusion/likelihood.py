@@ -162,14 +162,18 @@ def path_bound(
         int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)],    dt = (1 - q) du,
 
     between the ends of `bound_range`. For pure death the rest is below 4e-4 nats per element for
-    8-bit data, and the integrand decays like e^-|u| on both sides, so u is drawn from a (wider)
+    8-bit data. The integrand decays like e^-|u| on both sides, so u is drawn from a (wider)
     logistic distribution, see `propose_logits`.
 
     References: Santos et al. 2023, eqs. 64 and 72, with their constants; Campbell et al. 2022,
         Proposition 2.
 
     Args:
-        denoiser, process, x0, v, generator: as for `likelihood_bound`.
+        denoiser: (xt, t) -> prediction.
+        process: in continuous time.
+        x0: counts or levels [B, ...].
+        v: uniforms [B] that choose the times.
+        generator: source of random numbers.
         end: the final time; None for minus the limit of `bound_range`.
 
     Returns:
@@ -307,9 +311,11 @@ def end_bound(
     References: this project; checked in tests/verification/test_time_grid_ends.py.
 
     Args:
-        denoiser, process, x0, source: as for `likelihood_bound`; one evaluation at the earliest
-            time.
+        denoiser: (xt, t) -> prediction, which is evaluated once, at the earliest time.
+        process: pure death.
+        x0: counts [B, ...].
         mean: E[X_0], broadcastable to x0.
+        source: of random numbers.
 
     Returns:
         float64 [B], nats per sample, unbiased; infinite for missing units that were predicted to be
@@ -377,7 +383,8 @@ def step_bound(
         denoiser: (xt, t) -> prediction.
         process: pure death.
         x0: counts [B, ...].
-        s, t: float64 scalars, a step of the grid.
+        s: end of the step, a time of the grid, float64 scalar.
+        t: the time of the grid after s, where the step begins, float64 scalar.
         generator: source of random numbers.
 
     Returns:
@@ -504,7 +511,11 @@ def weighted_path_bound(
     References: Burda et al. 2016, Theorem 1.
 
     Args:
-        denoiser, process, times, x0, mean: as for `path_log_weights`.
+        denoiser: (xt, t) -> prediction.
+        process: pure death.
+        times: the sampler's grid, float64 [T + 1], from 0.
+        x0: counts [B, ...].
+        mean: E[X_0], broadcastable to x0, of the Poisson start.
         streams: of each of the K paths.
     """
     log_weights = [

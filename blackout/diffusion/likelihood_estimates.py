@@ -250,9 +250,11 @@ def finite_time_bits(
     References: Santos et al. 2023, eqs. 69 and 70, with their constant.
 
     Args:
-        model, counts, labels: as for `continuous_nats`.
+        model: in eval mode.
+        counts: integer counts [n, *shape].
         num_steps: T, of the grid of the model's schedule.
         seed: of the random numbers.
+        labels: class of each image, int64 [n], or None.
 
     Returns:
         `total`, and what it is the sum of: `start`, the divergence at the final time, `path`, and
@@ -303,10 +305,12 @@ def weighted_path_bits(
     References: Burda et al. 2016, Theorem 1.
 
     Args:
-        model, counts, labels: as for `continuous_nats`.
+        model: in eval mode.
+        counts: integer counts [n, *shape].
         num_steps: T, of the grid of the model's schedule.
         paths: of every image.
         seed: of the random numbers.
+        labels: class of each image, int64 [n], or None.
     """
     process = model.process
     times = model.schedule.grid(num_steps)

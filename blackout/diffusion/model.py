@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from blackout.counts import time_on
 from blackout.diffusion.batch_plan import plan_batch
 from blackout.diffusion.checks import try_sampler
 from blackout.diffusion.conditions import (
@@ -69,8 +70,9 @@ class BlackoutDiffusion(Model):
         validation_draws: times, evenly spaced, at which validation observes each image.
         class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from
             `mean`.
-        concentration, gain: of `Elements`, for networks and heads that measure counts by them;
-            saved with the model.
+        concentration: of `Elements`, for networks and heads that measure counts by it; saved with
+            the model.
+        gain: likewise.
 
     Raises:
         ValueError: label_dropout outside [0, 1], or validation_draws outside 1..1,000.
@@ -79,7 +81,7 @@ class BlackoutDiffusion(Model):
     validation_metrics = ("val/bits_per_dim",)
     sampler_class: ClassVar[type[Sampler]] = Sampler  # class of the samplers that fit the model
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a model, as in its description
         self,
         network: nn.Module,
         head: Head,
@@ -252,13 +254,21 @@ class BlackoutDiffusion(Model):
     def denoiser(self, classes: Tensor | None = None) -> Denoiser:
         """Return (xt, t) -> prediction with the averaged weights, where there are any.
 
+        The network always gets one time per sample on the device, so that a compiled one has a
+        single graph for sampling and validation.
+
         Args:
             classes: of the samples, int64 [B]; None for all classes.
         """
         condition = () if classes is None else (classes,)
-        return lambda xt, t: self.head(self.averaged(xt, t, *condition), xt, t)
 
-    def sample(
+        def denoise(xt: Tensor, t: Tensor) -> Prediction:
+            times = time_on(t, xt.device).expand(len(xt)).contiguous()
+            return self.head(self.averaged(xt, times, *condition), xt, t)
+
+        return denoise
+
+    def sample(  # noqa: PLR0913 - keyword-only options
         self,
         num_samples: int,
         seed: int = 0,
@@ -374,6 +384,15 @@ class BlackoutDiffusion(Model):
             if conditions.labels is not None:
                 batch["classes"] = conditions.labels[rows]
             yield indices[rows], batch
+
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
+        """Draw as `batches`, in another number of steps where that is given."""
+        sampler = self.sampler
+        if num_steps is not None:
+            sampler = replace(sampler, num_steps=num_steps)
+        return self.batches(indices, seed, sampler=sampler)
 
     def _batch_layout(
         self, sampler: Sampler, num_samples: int, conditions: Conditions

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
 from blackout.files import arrange_tiles
@@ -23,6 +23,13 @@ MIN_HEAT_MAP_WIDTH = 512  # pixels
 MAX_HEAT_MAP_WIDTH = 4096  # pixels; the WebP format allows 16,383
 MIN_ROW_HEIGHT = 4  # pixels of a row of a heat map
 MIN_CURVE_WIDTH = 128  # pixels
+
+# heat maps with names
+MAX_NAMED_ELEMENTS = 64
+NAMED_CELL_WIDTH = 13  # pixels of a column, for its name
+NAMED_ROW_HEIGHT = 6  # pixels
+MAX_NAME_LENGTH = 24  # characters
+MIN_MEAN = 1e-6  # of an element that is 0 in all training data
 
 MIN_RASTER_CHANNELS = 8  # from here on the channels of a series are rows of a raster
 MAX_RASTERS = 16  # in a grid
@@ -128,6 +135,63 @@ def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.
     row_height = max(MIN_ROW_HEIGHT, factor)
     pixels = brightness.repeat_interleave(factor, 1).repeat_interleave(row_height, 0)
     return Image.fromarray(pixels.numpy()).convert("RGB")
+
+
+def relative_heat_map(
+    counts: Tensor,
+    means: Tensor,
+    element_names: Sequence[str] = (),
+    row_names: Sequence[str] = (),
+) -> Image.Image:
+    """Draw vectors as rows, each count compared with the mean of its element.
+
+    Brightness is x / (x + mean): 0 is black, the mean is grey, and far above it is white. So
+    elements of all sizes can be seen next to each other. With names at most 64 elements are shown,
+    those of the largest means.
+
+    Args:
+        counts: [B, D].
+        means: of the elements, [D].
+        element_names: written above the columns; empty for none.
+        row_names: written next to the first row of each run of equal names; empty for none.
+    """
+    # 1. Brightness of every cell.
+    columns = torch.arange(len(means))
+    cell_width = max(1, math.ceil(MIN_HEAT_MAP_WIDTH / len(means)))
+    if element_names:
+        largest = means.argsort(descending=True, stable=True)[:MAX_NAMED_ELEMENTS]
+        columns = largest.sort().values
+        cell_width = NAMED_CELL_WIDTH
+    x = counts.cpu().double()[:, columns]
+    share = x / (x + means.double()[columns].clamp(min=MIN_MEAN))
+    brightness = (WHITE * share).round().to(torch.uint8)
+    if not element_names and brightness.shape[1] > MAX_HEAT_MAP_WIDTH:
+        pooled = nn.functional.adaptive_max_pool1d(brightness.float(), MAX_HEAT_MAP_WIDTH)
+        brightness = pooled.byte()
+    row_height = NAMED_ROW_HEIGHT if row_names or element_names else MIN_ROW_HEIGHT
+    pixels = brightness.repeat_interleave(cell_width, 1).repeat_interleave(row_height, 0)
+    cells = Image.fromarray(pixels.numpy()).convert("RGB")
+
+    # 2. Names.
+    font = ImageFont.load_default()
+    names = [element_names[k][:MAX_NAME_LENGTH] for k in columns] if element_names else []
+    rows = [name[:MAX_NAME_LENGTH] for name in row_names]
+    left = max((math.ceil(font.getlength(name)) + GAP for name in rows), default=0)
+    top = max((math.ceil(font.getlength(name)) + GAP for name in names), default=0)
+    canvas = Image.new("RGB", (left + cells.width, top + cells.height), SCALE_BACKGROUND)
+    canvas.paste(cells, (left, top))
+    for k, name in enumerate(names):
+        text = Image.new("RGB", (top, cell_width), SCALE_BACKGROUND)
+        ImageDraw.Draw(text).text((0, 0), name, fill=NUMBERS_COLOUR, font=font)
+        canvas.paste(text.transpose(Image.Transpose.ROTATE_90), (left + k * cell_width, 0))
+    pen = ImageDraw.Draw(canvas)
+    free_from = 0  # pixels from the top that earlier names leave free
+    for k, name in enumerate(rows):
+        y = top + k * row_height
+        if y >= free_from and (k == 0 or name != rows[k - 1]):
+            pen.text((0, y), name, fill=NUMBERS_COLOUR, font=font)
+            free_from = y + LABEL_HEIGHT
+    return canvas
 
 
 def add_scale(picture: Image.Image, max_count: int, logarithmic: bool) -> Image.Image:

@@ -351,8 +351,10 @@ def logistic_times(
 
     Args:
         num_steps: T.
-        first, last: u of the first time after 0 and of the final time.
-        location, scale: centre and width of the logistic distribution of u.
+        first: u of the first time after 0.
+        last: u of the final time.
+        location: centre of the logistic distribution of u.
+        scale: width of the logistic distribution of u.
         floor: share of the uniform distribution in the mixture.
 
     Returns:

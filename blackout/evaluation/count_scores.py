@@ -6,8 +6,10 @@ totals, correlations, and copies of training data.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +28,28 @@ from blackout.data.sample_files import read_labels, read_samples
 from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA_NAME, MAX_COPULA_SAMPLES, copula_samples
-from blackout.protocols import SPLIT_NAMES, Samples, Source, Split
+from blackout.protocols import SPLIT_NAMES, MetricDescription, Samples, Source, Split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
+
+SCORES = {
+    "c2st_auc": MetricDescription("0.5 is perfect", "reference"),
+    "c2st_accuracy": MetricDescription("0.5 is perfect", "reference"),
+    "c2st_linear_auc": MetricDescription("0.5 is perfect", "reference"),
+    "ks_mean": MetricDescription("distance of distributions", "lower"),
+    "ks_total": MetricDescription("distance of distributions", "lower"),
+    "mean_ratio": MetricDescription("samples over data", "reference"),
+    "variance_ratio": MetricDescription("samples over data", "reference"),
+    "max_ratio": MetricDescription("samples over data", "reference"),
+    "zeros_difference": MetricDescription("share of zeros", "reference"),
+    "correlation_difference": MetricDescription(better="lower"),
+    "equality_difference": MetricDescription("share of samples", "lower"),
+    "co_occurrence_difference": MetricDescription("probability", "lower"),
+    "novelty": MetricDescription("samples over data", "reference"),
+}
 
 # classifier two-sample tests
 FOLDS = 5  # of cross-validation
@@ -97,9 +115,9 @@ class CountScorer:
             )
         is_filled = data.train_observed is not None or data.test_observed is not None
         if source is not data or is_filled:
-            which = "with filled missing entries" if is_filled else "without missing entries"
+            treatment = "with filled missing entries" if is_filled else "without missing entries"
             warnings.warn(
-                f"compared with {size} {SPLIT_NAMES[split]} samples {which}", stacklevel=2
+                f"compared with {size} {SPLIT_NAMES[split]} samples {treatment}", stacklevel=2
             )
         num_compared = min(num_samples, self.max_samples, size)
         if num_compared < MIN_CLASSIFIER_SAMPLES:
@@ -221,7 +239,8 @@ class CountScores:
                 "max_samples": self._scorer.max_samples,
                 "seed": self._scorer.seed,
                 "reference": reference,
-            }
+            },
+            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
         }
 
 
@@ -263,8 +282,8 @@ def compare_counts(
         c2st_auc, c2st_accuracy: of random forests that tell samples from held-out counts, 0.5 is
             perfect; means over parts of the samples.
         c2st_linear_auc: the same of logistic regressions.
-        c2st_auc_error: standard deviation of c2st_auc for perfect samples, by the formula for
-            independent scores; cross-validated forests vary a little more.
+        c2st_auc_error, c2st_linear_auc_error: standard deviations for perfect samples; see
+            `null_auc_error`.
         ks_mean, ks_total: Kolmogorov-Smirnov distances, mean over elements, and of totals.
         mean_ratio, variance_ratio: medians over elements, samples over held-out counts; 1 is
             perfect.
@@ -275,8 +294,8 @@ def compare_counts(
         novelty: median distance to the nearest training counts, over that of held-out counts; 1 is
             perfect, and far below 1 means copies.
 
-    References: Lopez-Paz and Oquab 2017 (classifier tests); Mann and Whitney 1947 (error of the
-        AUC); the choice is this project's, checked in tests/evaluation/test_count_scores.py.
+    References: Lopez-Paz and Oquab 2017 (classifier tests); the choice is this project's, checked
+        in tests/evaluation/test_count_scores.py.
     """
     from scipy.stats import ks_2samp
 
@@ -345,8 +364,6 @@ def _classifier_scores(
         real: held-out counts [m, D], m <= n.
         max_samples: in all parts together.
         seed: of the classifiers.
-
-    References: Mann and Whitney 1947 for the error.
     """
     number = len(real)
     num_parts = max(min(len(samples), max_samples) // number, 1)
@@ -359,13 +376,38 @@ def _classifier_scores(
         linear_auc, _ = classifier_test(part, real, linear=True, seed=seed)
         results.append((auc, accuracy, linear_auc))
     auc, accuracy, linear_auc = np.mean(results, axis=0).tolist()
-    variance = (1 + num_parts + 1 / number) / (12 * num_parts * number)
+    error = null_auc_error(number, num_parts)
     return {
         "c2st_auc": auc,
         "c2st_accuracy": accuracy,
         "c2st_linear_auc": linear_auc,
-        "c2st_auc_error": variance**0.5,
+        "c2st_auc_error": error,
+        "c2st_linear_auc_error": error,
     }
+
+
+def null_auc_error(number: int, num_parts: int = 1) -> float:
+    """Return the standard deviation of a mean cross-validated AUC if both sets have one law.
+
+    The variance of an AUC whose classifier saw neither set is (2 + 1 / n) / 12 n. In
+    cross-validation every pair of folds is used twice, once to train and once to test, with the
+    same sign: what two folds have in common by chance counts for both. This doubles the variance.
+    Parts share the held-out counts, which a quarter of the variance of one part comes from:
+
+        (1 + 1 / 2 n) (3 + parts) / (12 parts n).
+
+    Args:
+        number: n, of either set.
+        num_parts: of samples, each compared with the same held-out counts.
+
+    References: Mann and Whitney 1947 (a single classifier); the factor: this project, checked in
+        tests/evaluation/test_count_scores.py and measured by `benchmarks.classifier_errors`.
+
+    Example:
+        >>> round(null_auc_error(61), 3)
+        0.074
+    """
+    return math.sqrt((1 + 0.5 / number) * (3 + num_parts) / (12 * num_parts * number))
 
 
 def _median_ratio(samples: Array, real: Array) -> float:

@@ -107,9 +107,9 @@ class Features(NamedTuple):
 class ModuleExtractor:
     """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or also logits.
 
-    The module scales and resizes its input itself. It is put in eval mode, frozen, and run in full
-    float32 whatever mixed precision or TF32 setting the training uses, so that scores do not depend
-    on these.
+    The module scales and resizes its input itself. It is put in eval mode and frozen. It runs in
+    full float32, so that scores do not depend on the mixed precision or TF32 setting of the
+    training.
 
     Args:
         module: the network.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from blackout.evaluation.reference import (
     extractor_origin,
     file_reference,
 )
-from blackout.protocols import Samples, Scores, Source, Split
+from blackout.protocols import MetricDescription, Samples, Scores, Source, Split
 
 # settings `metrics.scores`
 SCORES = ("fd", "is", "kd", "prdc", "classes")
@@ -56,6 +57,17 @@ NEIGHBOURS = 3  # k of precision and recall
 
 DENSITY_NEIGHBOURS = 5  # k of density and coverage, Naeem et al. 2020
 CONFIDENCE_THRESHOLD = 0.8  # class probability above which a sample counts as confident
+
+DESCRIPTIONS = {
+    "fd": MetricDescription(better="lower"),
+    "is": MetricDescription(better="higher"),
+    "kd": MetricDescription(better="lower"),
+    "precision": MetricDescription("share of samples", "higher"),
+    "recall": MetricDescription("share of data", "higher"),
+    "density": MetricDescription(better="higher"),
+    "coverage": MetricDescription("share of data", "higher"),
+    "classified_share": MetricDescription("share of samples", "higher"),
+}
 
 IMAGES_PER_BATCH = 512  # of images in memory that are scored
 MAX_BLOCK_VALUES = 1 << 23  # distances in memory at once, 64 MiB of float64
@@ -259,22 +271,22 @@ def check_scores(
             score that needs logits without these.
     """
     setting = f"metrics.scores={list(scores)}"
-    general = {name: score for score, name in INCEPTION_NAMES.items()}
-    chosen = tuple(general.get(score, score) for score in scores)
-    is_unique = len(set(chosen)) == len(chosen)
-    if not chosen or set(chosen) - set(SCORES) or not is_unique:
+    score_of_alias = {name: score for score, name in INCEPTION_NAMES.items()}
+    names = tuple(score_of_alias.get(score, score) for score in scores)
+    is_unique = len(set(names)) == len(names)
+    if not names or set(names) - set(SCORES) or not is_unique:
         options = f"{', '.join(SCORES)} (with Inception also fid, kid)"
         raise UserError(f"{setting}: name one or more of {options}, each once")
     if extractor is None:
-        return chosen
-    if not extractor.canonical and general.keys() & set(scores):
+        return names
+    if not extractor.canonical and score_of_alias.keys() & set(scores):
         raise UserError(
             f"{setting}: FID and KID are defined by Inception features only; with the extractor "
             f"{extractor.name} write fd and kd"
         )
-    if extractor.num_classes is None and LOGIT_SCORES & set(chosen):
+    if extractor.num_classes is None and LOGIT_SCORES & set(names):
         raise UserError(f"{setting}: is and classes need logits; {extractor.name} gives none")
-    return chosen
+    return names
 
 
 class ImageScores:
@@ -531,7 +543,12 @@ class ImageScores:
                 "confidence_threshold": CONFIDENCE_THRESHOLD,
             },
             "images": images,
+            "metric_descriptions": self._descriptions(),
         }
+
+    def _descriptions(self) -> dict[str, dict[str, str]]:
+        """Return unit and better direction of the scores, by their names in results."""
+        return {self._name(name): asdict(score) for name, score in DESCRIPTIONS.items()}
 
 
 def summarise_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

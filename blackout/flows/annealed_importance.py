@@ -118,7 +118,7 @@ def adaptive_times(
     """Choose times 0, ..., 1 that are dense where weights fluctuate, float64 [num_sweeps + 1].
 
     A fifth of the times are 1 - (1 - s)^2. The others are placed in proportion to the standard
-    deviation of the gains of the log-weights in a short pilot run, which is large at transitions,
+    deviation of the gains of the log-weights in a short pilot run. It is large at transitions,
     where log rho varies much and chains are slow.
 
     References: this project, after the equal lengths of Crooks 2007; checked in

@@ -1,9 +1,9 @@
 """Checks of a draw's estimates by short, independent annealing runs of the same target.
 
 One run starts from the uniform distribution, the others near states of high density that a search
-has found. All are unbiased for Z and for the mass of any set of states, so that mass which only
-they find belongs to a mode that the draw has missed. Also an upper bound of log Z, and the error
-of simulations in time steps.
+has found. All are unbiased for Z and for the mass of any set of states. Mass that only they find
+therefore belongs to a mode that the draw has missed. Also an upper bound of log Z, and the error of
+simulations in time steps.
 
 References: Neal 2001; the checks are this project's, checked in tests/flows/test_weights.py.
 """
@@ -54,7 +54,7 @@ MIN_MISSED_FRACTION = 0.05  # of Z; a smaller mode is not reported
 MIN_ESS = 0.05  # below it weights do not reveal their own error (docs/explanation/flows.md)
 MAX_PARETO_SHAPE = 0.7  # above it the variance is practically infinite (Vehtari et al. 2024)
 MAX_R_HAT = 1.1  # Gelman and Rubin 1992
-MIN_EFFECTIVE_SAMPLES = 100  # below it an error is not trusted, of the draw or of the annealing
+MIN_EFFECTIVE_SAMPLES = 100  # below it an error says little, of the draw or of the annealing
 EXACT_TOLERANCE = 1e-6  # absolute difference from an exact value that is rounding
 
 # upper bound and time-step error
@@ -62,13 +62,16 @@ NUM_BOUND_STATES = 256
 NUM_EXACT_CHAINS = 2048
 EXACT_CHAINS_KEY = 12  # separates them from other uses of a seed
 
+# what errors mean, beside every estimate
+ERROR_SCOPE = "errors hold where the chains reach the mass: no check finds a mode that is narrow"
+
 # name of a problem of a draw -> a sentence that explains it
 Flags: TypeAlias = dict[str, str]
 
 
 def format_flags(flags: Flags) -> dict[str, Any]:
-    """Return flags as entries of metrics.json: `flags`, and `warning` if there are any."""
-    entries: dict[str, Any] = {"flags": list(flags)}
+    """Return entries of metrics.json: `errors`, `flags`, and `warning` if there are any flags."""
+    entries: dict[str, Any] = {"errors": ERROR_SCOPE, "flags": list(flags)}
     if flags:
         entries["warning"] = "; ".join(flags.values())
     return entries
@@ -248,8 +251,8 @@ def estimate_missed_mass(
 
     It is 0 if it is not significant.
 
-    The draw, and annealing from near a mode, both estimate the mass of the states that are nearest
-    to that mode and within the radius of most annealed states.
+    Two runs estimate the mass of a mode: the draw, and annealing from near the mode. It is the mass
+    of the states that are nearest to it and within the radius of most annealed states.
 
     References: this project; checked in tests/flows/test_weights.py.
 
@@ -318,11 +321,14 @@ def describe_time_step_error(
     values: dict[str, float],
     seed: int,
 ) -> str:
-    """Compare the weighted energy of a simulation in time steps with the exact one; a sentence.
+    """Compare log Z and the weighted energy of a simulation in time steps with others; a sentence.
 
-    Where the exact energy is unknown, exact simulation of the same rates takes its place.
+    The weights of time steps are not unbiased: log Z and means are off by a term that is
+    proportional to the length of a step. Where exact values are unknown, exact simulation of the
+    same rates takes their place.
 
-    References: this project; checked in tests/flows/test_training.py.
+    References: this project; the order is checked in tests/verification/test_flow_claims.py, the
+    sentence in tests/flows/test_training.py.
 
     Args:
         model: with the rates.
@@ -330,28 +336,32 @@ def describe_time_step_error(
         values: estimates, see `estimate_target`.
         seed: of the exact chains.
     """
-    if "mean_energy_exact" in values:
-        mean = values["mean_energy_exact"]
-        error = 0.0
-        reference = "its exact value"
+    if "mean_energy_exact" in values and "log_z_exact" in values:
+        energy = (values["mean_energy_exact"], 0.0)
+        log_z = (values["log_z_exact"], 0.0)
+        reference = "their exact values"
     else:
         indices = torch.arange(NUM_EXACT_CHAINS, device=model.device)
         exact_seed = fold_seed(seed, EXACT_CHAINS_KEY)
         exact_simulation = Events(simulation.num_steps)
         paths = exact_simulation.run(model.target, model.rates(), indices, exact_seed)
-        energies = -paths.states.log_density.cpu()
-        mean, error = weighted_mean(energies, paths.log_weights.cpu())
-        reference = f"that of {NUM_EXACT_CHAINS} chains of simulation=events, which is exact"
+        log_weights = paths.log_weights.cpu()
+        energy = weighted_mean(-paths.states.log_density.cpu(), log_weights)
+        log_z = (float(log_mean_exp(log_weights)), jackknife_error(log_weights))
+        reference = f"those of {NUM_EXACT_CHAINS} chains of simulation=events, which is exact"
+    log_z_difference = values["log_z"] - log_z[0]
+    log_z_error = math.hypot(log_z[1], values["log_z_error"])
     difference = math.nan
     difference_error = math.nan
-    if mean:
-        difference = (values["mean_energy"] - mean) / abs(mean)
-        difference_error = math.hypot(error, values["mean_energy_error"]) / abs(mean)
+    if energy[0]:
+        difference = (values["mean_energy"] - energy[0]) / abs(energy[0])
+        difference_error = math.hypot(energy[1], values["mean_energy_error"]) / abs(energy[0])
     name = type(simulation).__name__.lower()
     return (
-        f"simulation={name} moves in time steps, whose error neither ESS nor the errors include: "
-        f"the weighted energy differs by {100 * difference:+.1f} +- {100 * difference_error:.1f} % "
-        f"from {reference}"
+        f"simulation={name} moves in time steps: log Z and means are biased in proportion to the "
+        "length of a step, which neither ESS nor the errors include; log Z differs by "
+        f"{log_z_difference:+.3f} ± {log_z_error:.3f} and the weighted energy by "
+        f"{100 * difference:+.1f} ± {100 * difference_error:.1f} % from {reference}"
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, refuse
+from blackout.files import save_arrays
 from blackout.flows.diagnostics import (
     check_estimates,
     describe_time_step_error,
@@ -35,6 +36,7 @@ from blackout.flows.weights import estimate_target
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     Outputs,
     References,
     Samples,
@@ -50,6 +52,28 @@ MAX_PREVIEW_CHAINS = 1024  # of the estimates at the end of a run
 PREVIEW_ROLLOUTS = 16  # rollouts whose number of chains limits those of the estimates
 CHECK_KEY = 13  # separates the draws of the checks from other uses of a seed
 
+METRICS = {
+    "log_z": MetricDescription("nats", "reference"),
+    "elbo": MetricDescription("nats", "higher"),
+    "eubo": MetricDescription("nats", "lower"),
+    "ess": MetricDescription("share of samples", "higher"),
+    "pareto_k": MetricDescription(better="lower"),
+    "r_hat": MetricDescription(better="lower"),
+    "mean_energy": MetricDescription("nats", "reference"),
+    "nll": MetricDescription("nats per sample", "lower"),
+    "nll_ais": MetricDescription("nats per sample", "lower"),
+    "nll_sampler": MetricDescription("nats per sample", "lower"),
+    "nll_exact": MetricDescription("nats per sample", "lower"),
+    "nll_chain_bound": MetricDescription("nats per sample", "lower"),
+    "ess_ais": MetricDescription("share of samples", "higher"),
+    "ess_sampler": MetricDescription("share of samples", "higher"),
+    "coupling_slope": MetricDescription(better="reference"),
+    "neg_log_rmse": MetricDescription(better="higher"),
+    "max_gradient_z_score": MetricDescription("standard errors", "lower"),
+    "evaluations_per_sample": MetricDescription(better="lower"),
+    "jumps_per_sample": MetricDescription(),
+}
+
 
 class ChainDraw(Draw):
     """A draw of chains that are simulated in steps."""
@@ -58,6 +82,7 @@ class ChainDraw(Draw):
         suffixes=(*References().suffixes, "annealed", "zero_couplings"),
         bounds={"elbo": "log_z", "eubo": "log_z"},
         ideal={"ess": 1.0, "r_hat": 1.0, "coupling_slope": 1.0},
+        metrics=METRICS,
     )
 
     simulation: Simulation
@@ -207,6 +232,9 @@ class FlowOutputs(CollectedSamples):
             report["time_step_error"] = sentence
             print(sentence)
         save_diagnostics(target, arrays, paths, values, directory / "diagnostics.png")
+        couplings = target.couplings_to_save()
+        if couplings:
+            save_arrays(directory / "couplings.npz", **couplings)
         return report
 
 

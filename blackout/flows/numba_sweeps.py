@@ -136,7 +136,7 @@ class CompiledGibbs:
     "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1],"
     " f8[::1], f8[::1], i8[::1], f8, f8[:, :, ::1])"
 )
-def _sweep_spins(
+def _sweep_spins(  # noqa: PLR0913 - compiled by numba, which takes no dataclass
     keys: np.ndarray,
     x: np.ndarray,
     log_density: np.ndarray,
@@ -279,7 +279,7 @@ def _draw_level(logits: np.ndarray, u: float) -> int:
     "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1],"
     " f8[:, ::1], f8[:, ::1])"
 )
-def _sweep_levels(
+def _sweep_levels(  # noqa: PLR0913 - compiled by numba, which takes no dataclass
     keys: np.ndarray,
     x: np.ndarray,
     log_density: np.ndarray,
@@ -335,7 +335,7 @@ def _sweep_levels(
 @cached_njit(
     "void(i8[:, ::1], u1[:, ::1], f8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8, b1)",
 )
-def cluster_move(
+def cluster_move(  # noqa: PLR0913 - compiled by numba, which takes no dataclass
     keys: np.ndarray,
     x: np.ndarray,
     log_density: np.ndarray,

@@ -64,7 +64,7 @@ class States:
 
     @property
     def dlogp_dt(self) -> Tensor:
-        """f = d log p~_t / dt = log rho - log eta, [B]; the same at all times.
+        """The derivative f = d log p~_t / dt = log rho - log eta, [B]; the same at all times.
 
         References: Ou et al. 2025, eq. 8, of this path.
         """

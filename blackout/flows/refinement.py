@@ -120,8 +120,8 @@ class Clusters(Refinement):
             t,
             self.single,
         )
-        moved = torch.from_numpy(x).to(states.x)
-        return States(moved, torch.from_numpy(log_density).to(states.log_density), target)
+        new_x = torch.from_numpy(x).to(states.x)
+        return States(new_x, torch.from_numpy(log_density).to(states.log_density), target)
 
 
 def is_ferromagnetic(target: Target) -> bool:

@@ -335,7 +335,13 @@ class Events(Simulation):
 
 
 class _TimeStepping(Simulation):
-    """One draw per step, with the rates at its start; weights by the trapezoidal rule."""
+    """One draw per step, with the rates at its start; weights by the trapezoidal rule.
+
+    The weights are not unbiased: log Z is off by a term that is proportional to the length of a
+    step, and of second order only for rates under which all chains have one weight.
+
+    References: this project; checked in tests/verification/test_flow_claims.py.
+    """
 
     def step(
         self,

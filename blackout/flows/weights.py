@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from blackout.confidence_intervals import interval
+from blackout.confidence_intervals import ROUNDING, interval, unseen_share
 from blackout.flows.targets import Target, exact_values
 
 Z_95 = 1.96  # errors on either side of an estimate that make a 95 % interval
@@ -45,10 +45,12 @@ def jackknife_error(
 ) -> float:
     """Return the error of log-mean-exp(w), or of the weighted mean of values.
 
-    The estimate +- 1.96 errors is an interval of at least 95 % for log Z. For means it covers less
+    The estimate +- 1.96 errors is an interval of at least 95 % for log Z, as far as the chains
+    reach the mass: weights cannot show a mode that no chain has found. For means it covers less
     where the values are skewed; `_confidence_interval` corrects that.
 
-    It is the standard error of the jackknife over independent groups, times the ratio of the
+    It is at least `least_error`, so that equal weights or values have no error of 0. Otherwise it
+    is the standard error of the jackknife over independent groups, times the ratio of the
     quantiles of Student's t and the normal distribution, and for log Z a correction for the
     skewness of the groups' sums.
 
@@ -60,7 +62,7 @@ def jackknife_error(
         values: [N]; None for log Z.
 
     Returns:
-        The error; infinity for a single group.
+        The error, above 0; infinity for a single group.
     """
     estimates, weights, sizes = _leave_one_out(log_weights, groups, values)
     num_groups = len(sizes)
@@ -75,7 +77,27 @@ def jackknife_error(
         variance = deviations.square().mean()
         skewness = float((deviations**3).mean() / variance.pow(1.5).clamp(min=TINY))
         quantile += max(0.0, skewness) * (1 + 2 * quantile**2) / (6 * math.sqrt(num_groups))
-    return error * quantile / Z_95
+    return max(error * quantile / Z_95, least_error(len(log_weights), values))
+
+
+def least_error(num_chains: int, values: Tensor | None = None) -> float:
+    """Return the smallest error that an estimate from so many chains can have.
+
+    A share of 1 - 0.025^(1 / N) of all chains goes unseen among N with a probability of 2.5 %.
+
+    - log Z: the least error allows for weights of 0, or of twice the mean, in this share.
+    - The mean of values that differ: 0. They show their own error.
+    - The mean of equal values: the least error allows for values that differ by the mean itself,
+      or by 1 if that is more, in this share.
+
+    References: this project; see `blackout.confidence_intervals.unseen_share`.
+    """
+    share = unseen_share(num_chains) / Z_95
+    if values is None:
+        return share
+    scale = max(1.0, float(values.double().abs().max()))
+    range_of_values = float(values.double().max() - values.double().min())
+    return share * scale if range_of_values <= ROUNDING * scale else 0.0
 
 
 def _leave_one_out(
@@ -276,7 +298,8 @@ def _confidence_interval(
     With independent weights it misses 2.5 % on either side.
 
     Of log Z it is the interval of the mean weight; of a mean that of the jackknife's pseudo-values
-    N h - (N - 1) h_-i. Groups are too few for either; their interval is +- 1.96 errors.
+    N h - (N - 1) h_-i. Groups are too few for either; their interval is +- 1.96 errors. No end is
+    nearer than 1.96 of `least_error`.
 
     References: this project; checked in tests/test_confidence_intervals.py.
 
@@ -293,11 +316,17 @@ def _confidence_interval(
     high = estimate + half_width
     if groups is None and quantity is None:
         largest = float(w.max())
-        scaled_ends = interval((w - w.max()).exp())
+        scaled = (w - w.max()).exp()
+        scaled_ends = interval(scaled, bounds=(0.0, 2 * float(scaled.mean())))
         low, high = (math.log(end) + largest if end > 0 else -math.inf for end in scaled_ends)
     elif groups is None:
         others = _leave_one_out(w, None, quantity)[0]
-        low, high = interval(len(w) * estimate - (len(w) - 1) * others)
+        pseudo_values = len(w) * estimate - (len(w) - 1) * others
+        low, high = interval(pseudo_values, bounds=(estimate, estimate))
+    if groups is None:
+        least = Z_95 * least_error(len(w), quantity)
+        low = min(low, estimate - least)
+        high = max(high, estimate + least)
     return {f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 

@@ -1,8 +1,8 @@
 """Choice of a network body, its architecture and its size, by the shape of the data.
 
-Vectors of counts get a residual MLP, vectors of unordered levels dilated convolutions, and images,
-series and volumes a U-Net, whose levels, channels and dense blocks follow from the sides. A saved
-model names the body that was chosen.
+Vectors of counts get a residual MLP, and vectors of unordered levels dilated convolutions. Images,
+series and volumes get a U-Net, whose levels, channels and dense blocks follow from the sides. A
+saved model names the body that was chosen.
 
 References: this project; checked in tests/networks/test_elements.py.
 """
@@ -136,7 +136,7 @@ def _halve(sides: Sequence[int]) -> tuple[int, ...]:
     return tuple(side // 2 for side in sides)
 
 
-def body_for(
+def body_for(  # noqa: PLR0913 - built from YAML
     shape: Sequence[int],
     outputs: int = 1,
     levels: int | None = None,
@@ -194,8 +194,8 @@ def body_and_inputs(arguments: Mapping[str, Any], stats: Stats) -> dict[str, Any
     """Return body and inputs of a `CountNetwork` that follow from the data.
 
     The description of `body_for` is replaced by that of the body it chooses. For vectors of
-    unordered levels, that body and a `Transformer` embed the levels of the data and a mask, and
-    the inputs leave the levels as they are.
+    unordered levels, that body and a `Transformer` embed the levels of the data and a mask. The
+    inputs then leave the levels as they are.
 
     Args:
         arguments: of the network, as the user set them.

@@ -250,9 +250,10 @@ class GraphMessages(nn.Module):
 class RelayedMessages(nn.Module):
     """Messages that the neighbours of node j relay from theirs, on the graph without j: [B, d, C].
 
-    Neighbour i of node j sends SiLU of a linear map of its features, as in `GraphMessages`, and of
-    the sum over its neighbours k other than j of SiLU of a linear map of theirs. So j knows what
-    constrains a neighbour: in an independent set, nodes without another selected neighbour.
+    Neighbour i of node j sends SiLU of the sum of two linear maps. One is of its own features, as
+    in `GraphMessages`. The other is of what i receives from its neighbours k other than j: SiLU of
+    a linear map of the features of k, summed over k. So j knows what constrains a neighbour: in an
+    independent set, nodes without another selected neighbour.
 
     A node k that is a neighbour of both i and j has x_j in its number of selected neighbours, which
     is subtracted. These terms alone depend on the pair (i, j).
@@ -382,7 +383,7 @@ class LESite(LocallyEquivariant):
     References: this project; checked in tests/networks/test_equivariant.py.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         sites: int,
         levels: int,

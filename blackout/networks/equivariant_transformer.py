@@ -276,7 +276,7 @@ class LETransformer(LocallyEquivariant):
     References: Ou et al. 2025, section 3.3, appendices B.3 and D.4.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         sites: int,
         levels: int,

@@ -1,8 +1,8 @@
 """Network wrapper for counts: input scaling, time index, and the call of the network body.
 
 Samplers and losses hand counts and times to a `CountNetwork`. Its `inputs` scale the counts to
-numbers of order one, `time_index` converts times to the time index of the paper, and its `body`
-(a U-Net, an MLP, ...) maps both to raw outputs.
+numbers of order one, and `time_index` converts times to the time index of the paper. Its `body` (a
+U-Net, an MLP, ...) maps both to raw outputs.
 
 References: Santos et al. 2023, section 3.
 """
@@ -309,6 +309,7 @@ class CountNetwork(nn.Module):
         self.inputs = inputs
         self.channels_last = channels_last
         self.final_time = final_time
+        self._is_compiled = False
         # log E[X_0 | class] - log E[X_0], [num_classes + 1, *shape], see `set_elements`
         self.class_log_ratios: Tensor | None
         self.register_buffer("class_log_ratios", None, persistent=False)
@@ -322,11 +323,19 @@ class CountNetwork(nn.Module):
         self._set_memory_format()
         return self
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the network in place with torch.compile, in the memory format that suits it."""
+        self._is_compiled = True
+        self._set_memory_format()
+        super().compile(*args, **kwargs)
+
     def _set_memory_format(self) -> None:
         parameters = list(self.body.parameters())
         if self.channels_last and parameters:
             has_volumes = any(parameter.ndim == 5 for parameter in parameters)
-            memory_format = best_memory_format(parameters[0].device, has_volumes)
+            memory_format = best_memory_format(
+                parameters[0].device, has_volumes, self._is_compiled
+            )
             self.body.to(memory_format=memory_format)
 
     @property

@@ -1,4 +1,4 @@
-"""Building blocks of the networks: initialisation, normalisation, dropout, embeddings, attention.
+"""Building blocks of the networks: initialisation, normalisation, embeddings, attention.
 
 They follow NCSN++ closely enough for its weights to carry over. `GroupNorm` and `Convolution3x3`
 have compiled versions for CPUs in `blackout.networks.numba_layers`; `compiled_kernels` chooses.
@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import ensure
-from blackout.random.words import random_words
+from blackout.networks.dropout import Dropout
 
 # --- Precision and memory formats
 
@@ -33,18 +33,23 @@ def full_precision(x: Tensor) -> torch.autocast:
     return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
-def best_memory_format(device: torch.device, has_volumes: bool = False) -> torch.memory_format:
+def best_memory_format(
+    device: torch.device, has_volumes: bool = False, is_compiled: bool = False
+) -> torch.memory_format:
     """Return the memory format in which convolutions and group norms are fastest on a device.
 
-    This is channels_last on CPUs (measured by `python -m benchmarks.training`) and on CUDA devices
-    from PyTorch 2.15 on. Before 2.15, CUDA's group norm returned NCHW, so that every block
-    converted back and forth (read in PyTorch's sources, not measured).
+    This is channels_last on CPUs (measured by `python -m benchmarks.training`), and on CUDA devices
+    in compiled code or from PyTorch 2.15 on. Before 2.15, CUDA's group norm returned NCHW, so that
+    every block converted back and forth; compiled code does not call it. What is said of CUDA was
+    read in PyTorch's sources and not measured.
 
     Args:
         device: of the network.
         has_volumes: whether convolutions have three spatial axes.
+        is_compiled: whether the network is compiled by `torch.compile`.
     """
-    keeps_format = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= "2.15")
+    cuda_keeps_format = is_compiled or torch.__version__ >= "2.15"
+    keeps_format = device.type == "cpu" or (device.type == "cuda" and cuda_keeps_format)
     channels_last = torch.channels_last_3d if has_volumes else torch.channels_last
     return channels_last if keeps_format else torch.contiguous_format
 
@@ -302,100 +307,6 @@ def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
     References: Song et al. 2021, appendix H.
     """
     return (x.to(h.dtype) + h) / math.sqrt(2.0)
-
-
-# --- Dropout
-
-NUM_WORDS = 65_536  # values of 16 random bits
-INT16_OFFSET = 32_768  # int16 words are -32,768..32,767
-
-
-class BatchShard(NamedTuple):
-    """Share of a batch that one of several processes trains on."""
-
-    rank: int = 0
-    num_processes: int = 1
-    num_samples: int = 1  # of this process
-
-
-class DistributedDropout(nn.Dropout):
-    """Dropout with the same masks for a batch, however many processes share it.
-
-    Every process draws the masks of the whole batch and keeps those of its own samples, which are
-    every W-th of the batch, so that training does not depend on the number of processes W.
-
-    References: this project; checked in tests/soak/test_kills.py.
-    """
-
-    shard: BatchShard = BatchShard()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop elements of x [b k, ...], with k rows per sample; returns the same shape.
-
-        Other numbers of rows than multiples of the samples get the same mask in all processes.
-        """
-        num_processes = self._num_processes(x)
-        if not self.training or not self.p or num_processes == 1:
-            return super().forward(x)
-        all_masks = F.dropout(torch.cat([torch.ones_like(x)] * num_processes), self.p)
-        return x * self._select_shard(all_masks).reshape(x.shape)
-
-    def _num_processes(self, x: Tensor) -> int:
-        """Return the number of processes for which masks are drawn."""
-        return 1 if len(x) % self.shard.num_samples else self.shard.num_processes
-
-    def _select_shard(self, values: Tensor) -> Tensor:
-        """Return this process's values [b, ...] of those for the rows of all processes."""
-        rank, num_processes, num_samples = self.shard
-        return values.reshape(num_samples, num_processes, -1)[:, rank]
-
-
-class Dropout(DistributedDropout):
-    """Dropout that is faster on a CPU: its masks are 16 bits per element of a counter-based hash.
-
-    PyTorch's generator seeds the hash. The probability is `p` rounded to a multiple of 2^-16.
-
-    References: this project; checked in tests/networks/test_layers.py.
-    """
-
-    @property
-    def num_dropped(self) -> int:
-        """Number of the 65,536 values of 16 bits for which an element is dropped."""
-        return round(NUM_WORDS * self.p) if self.training else 0
-
-    @property
-    def threshold(self) -> int:
-        """Value of int16 bits below which an element is dropped."""
-        return self.num_dropped - INT16_OFFSET
-
-    @property
-    def keep_scale(self) -> float:
-        """Factor of the elements that are kept, 1 / (1 - p)."""
-        return NUM_WORDS / max(1, NUM_WORDS - self.num_dropped)
-
-    def random_bits(self, x: Tensor) -> Tensor:
-        """Draw a random int16 for every element of x, in the order of its memory.
-
-        Returns:
-            int16 [x.numel()]; empty, with the generator left alone, if nothing is dropped.
-        """
-        if not self.num_dropped:
-            return x.new_empty(0, dtype=torch.int16)
-        num_processes = self._num_processes(x)
-        num_bits = num_processes * x.numel()
-        seed = int(torch.empty((), dtype=torch.int64).random_())
-        bits = random_words(seed, math.ceil(num_bits / 4)).view(torch.int16)[:num_bits]
-        return self._select_shard(bits).flatten() if num_processes > 1 else bits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop elements of x [...] and divide the others by the probability to keep them."""
-        uses_hash = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not 0 < self.num_dropped < NUM_WORDS or not uses_hash:
-            return super().forward(x)
-        keep = torch.empty_like(x.detach(), dtype=torch.bool)
-        bits = self.random_bits(x).as_strided(x.shape, keep.stride())
-        torch.ge(bits, self.threshold, out=keep)
-        return x * keep.to(x.dtype).mul_(self.keep_scale)
 
 
 # --- Checks of sizes

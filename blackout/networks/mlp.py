@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
-    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,
@@ -83,7 +83,7 @@ class ResidualMLP(nn.Module):
     References: this project; checked in tests/networks/test_small_networks.py.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int],
         outputs: int = 1,
@@ -246,7 +246,7 @@ class SequenceConvolution(nn.Module):
     References: Oord et al. 2016.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int],
         outputs: int = 1,

@@ -1,8 +1,8 @@
 """NCSN++, the network of the Blackout Diffusion paper: residual blocks, FIR resampling, attention.
 
 It has the form `vp/cifar10_ncsnpp_continuous` of the reference, with a positional time embedding.
-Modules are registered in the order of the reference's list of modules, and the parameters of each
-in the reference's order, so the two lists of parameters correspond one to one.
+Modules, and the parameters of each, are registered in the order of the reference. The two lists of
+parameters therefore correspond one to one.
 
 References: Song et al. 2021, appendix H; Santos et al. 2023, section 3.
 """
@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
-    Dropout,
     TimeEmbedding,
     check_sizes,
     conv1x1,
@@ -232,7 +232,7 @@ class NCSNpp(nn.Module):
     References: Song et al. 2021, appendix H; Santos et al. 2023, section 3.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int] = (3, 32, 32),
         outputs: int = 1,

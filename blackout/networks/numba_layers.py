@@ -70,7 +70,7 @@ TILE_TRANSFORM = _pad_to_square(_TILE_POWERS.T)
     "void(f4[:, ::1], intp, f4[::1], uintp, uintp, f4[::1], uintp, uintp, uintp, boolean)",
     **INLINE_OPTIONS,
 )
-def _combine_rows(
+def _combine_rows(  # noqa: PLR0913 - compiled by numba, which takes no dataclass
     matrix: Any,
     num_rows: int,
     source: Any,
@@ -315,7 +315,7 @@ _OPTIONS = "i2[:, :, ::1], f4, f4, intp, boolean"
 
 
 @cached_njit(f"void({_IMAGES}, {_CHANNELS}, {_CHANNELS}, {_OPTIONS}, f4, {_IMAGES}, {_IMAGES})")
-def _norm_silu_dropout(
+def _norm_silu_dropout(  # noqa: PLR0913 - compiled by numba, which takes no dataclass
     x: Any,
     factor: Any,
     shift: Any,
@@ -371,7 +371,7 @@ _BACKWARD_ARRAYS = ", ".join([_IMAGES] * 3 + [_CHANNELS] * 2)
 
 
 @cached_njit(f"void({_IMAGES}, {_CHANNELS}, {_CHANNELS}, {_OPTIONS}, {_BACKWARD_ARRAYS})")
-def _norm_silu_dropout_backward(
+def _norm_silu_dropout_backward(  # noqa: PLR0913 - compiled by numba, which takes no dataclass
     x: Any,
     factor: Any,
     shift: Any,
@@ -386,10 +386,18 @@ def _norm_silu_dropout_backward(
     factor_grad: Any,
     shift_grad: Any,
 ) -> None:
-    """Compute the gradients of `_norm_silu_dropout`; the first eight arguments are the same.
+    """Compute the gradients of `_norm_silu_dropout`.
 
     Args:
-        moments: of the forward pass, [N, 2, C].
+        x: as in the forward pass.
+        factor: as in the forward pass.
+        shift: as in the forward pass.
+        bits: as in the forward pass.
+        threshold: as in the forward pass.
+        keep_scale: as in the forward pass.
+        group_size: as in the forward pass.
+        silu: as in the forward pass.
+        moments: those that the forward pass wrote, [N, 2, C].
         out_grad: [N, pixels, C].
         x_grad: [N, pixels, C]; overwritten.
         factor_grad: zeros [N, C]; overwritten.

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import ensure
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
-    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,
@@ -67,7 +67,7 @@ class SetTransformer(nn.Module):
     References: Zhang et al. 2025, section 3.3 and appendix B; Vinyals et al. 2015.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         encoder: nn.Module,
         num_items: int,

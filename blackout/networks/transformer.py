@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
-    Dropout,
     LayerNorm,
     TimeEmbedding,
     check_sizes,
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
 
     angles: Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int],
         outputs: int = 1,

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     CONVOLUTIONS,
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
-    Dropout,
     TimeEmbedding,
     check_sizes,
     conv1x1,
@@ -157,7 +157,7 @@ class UNet(nn.Module):
     References: Ronneberger et al. 2015.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         shape: Sequence[int],
         outputs: int = 1,

@@ -1,5 +1,6 @@
-"""Jigsaws put together by the borders of their pieces, without learning, for any grid and any size
-of pieces.
+"""Jigsaws put together by the borders of their pieces, without learning.
+
+The grid and the pieces may have any size.
 
 The colours on both sides of a border are extended linearly to its middle and compared there. A
 softmax over the other pieces turns the differences into scores of neighbours. A beam search, and
@@ -35,9 +36,9 @@ SELF_SCORE = -1e4  # score of a piece as its own neighbour
 def neighbour_scores(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
     """Score every pair of pieces as right-hand neighbours and as lower neighbours.
 
-    A score is the sum of two log-softmaxes of minus the difference at the border, over all right
-    neighbours of the one piece and over all left neighbours of the other, in units of the mean
-    difference.
+    A score is the sum of two log-softmaxes of minus the difference at the border, in units of the
+    mean difference. One is over all right neighbours of the left piece, the other over all left
+    neighbours of the right piece.
 
     Args:
         pieces: pixels, [b, n, C, h, w].
@@ -62,8 +63,10 @@ def neighbour_scores(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
 
 
 def _extended_edge(x: Tensor, edge: int, inner: int) -> Tensor:
-    """Extend the column `edge` by half a pixel, [b, n, C, h], along the line through the column
-    `inner`."""
+    """Extrapolate the column `edge` outwards by half a pixel, [b, n, C, h].
+
+    The extrapolation is linear, through `edge` and its neighbour `inner`.
+    """
     column = x[..., edge]
     if x.shape[-1] == 1:
         return column

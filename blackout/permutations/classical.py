@@ -1,5 +1,6 @@
-"""Classical distributions on permutations and their fits: consensus, Mallows, Plackett-Luce,
-mixtures.
+"""Classical distributions on permutations, fitted to orders.
+
+The consensus of orders, the Mallows and Plackett-Luce distributions, and mixtures of these.
 
 Orders are lists of items, the first chosen first. The Lehmer code of a Mallows permutation has
 independent digits, so that a model of codes represents it in one pass.
@@ -100,11 +101,10 @@ def _kemeny(wins: np.ndarray) -> list[int]:
 
 
 def _exact_kemeny(wins: np.ndarray) -> list[int]:
-    """Return the exact consensus of pairwise wins [n, n], by dynamic programming over sets of
-    items.
+    """Return the exact Kemeny consensus of pairwise wins [n, n].
 
-    The cost of x after the set S is the number of orders with x before a member of S, summed over
-    the members.
+    The method is dynamic programming over sets of items. The cost of x after the set S is the
+    number of orders with x before a member of S, summed over the members.
 
     References: Kemeny 1959; Held and Karp 1962; checked by enumeration in
     tests/permutations/test_classical.py.
@@ -220,6 +220,15 @@ class Mallows(PermutationDistribution):
         variance = (p * value**2).sum(-1) - mean**2
         return mean.sum(-1), variance.sum(-1)
 
+    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return dispersion and centre as plain values, with the items by name.
+
+        Args:
+            names: of the n items.
+        """
+        centre = range(self._n) if self.reference is None else self.reference.tolist()
+        return {"phi": float(self.phi), "centre": [names[item] for item in centre]}
+
     @classmethod
     def fit(cls, orders: Tensor) -> Mallows:
         """Return the maximum-likelihood fit to orders int64 [N, n].
@@ -285,6 +294,20 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
     return log_worths.detach()
 
 
+def describe_worths(distribution: PlackettLuce, names: Sequence[str]) -> dict[str, Any]:
+    """Return the worths of a Plackett-Luce distribution by name of the item, largest first.
+
+    They sum to 1: each is the probability that the item is first.
+
+    Args:
+        distribution: of the n items.
+        names: of the items.
+    """
+    worths = distribution.scores.double().softmax(-1).tolist()
+    order = sorted(range(len(worths)), key=lambda item: -worths[item])
+    return {"worths": {names[item]: worths[item] for item in order}}
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """A mixture of Mallows or Plackett-Luce distributions.
@@ -306,6 +329,22 @@ class Mixture:
         """
         log_probs = [component.log_prob(value) for component in self.components]
         return (torch.stack(log_probs, -1).double() + self.weights.log()).logsumexp(-1)
+
+    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return weights and components as plain values, the heaviest first.
+
+        Args:
+            names: of the items.
+        """
+        components: list[dict[str, Any]] = []
+        for number in self.weights.argsort(descending=True).tolist():
+            component = self.components[number]
+            if isinstance(component, Mallows):
+                description = component.describe(names)
+            else:
+                description = describe_worths(component, names)
+            components.append({"weight": float(self.weights[number]), **description})
+        return {"components": components}
 
     def sample(self, num_samples: int, streams: StepStreams) -> Tensor:
         """Draw orders of all items, int64 [num_samples, n]."""
@@ -422,8 +461,10 @@ def _check_orders(orders: Tensor, family: type, num_items: int | None) -> tuple[
 
 
 def _pair_indicators(orders: np.ndarray, n: int) -> np.ndarray:
-    """Return whether an order [N, m] has item a before item b, float32 [N, n * n]; 0 if one is
-    missing."""
+    """Return whether each order has item a before item b, float32 [N, n * n].
+
+    Orders [N, m] may be partial. The entry of a pair is 0 if one of its items is missing.
+    """
     ranks = np.full((len(orders), n), n)
     np.put_along_axis(ranks, orders, np.arange(orders.shape[1])[None], 1)
     before = (ranks[:, :, None] < ranks[:, None, :]) & (ranks < n)[:, None, :]
@@ -433,8 +474,9 @@ def _pair_indicators(orders: np.ndarray, n: int) -> np.ndarray:
 def _distant_start(
     pairs: np.ndarray, n: int, num_components: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return responsibilities [N, num_components] about orders that are drawn far from each other
-    (k-means++).
+    """Return initial responsibilities of mixture components, [N, num_components].
+
+    The centres of the components are orders drawn far from each other (k-means++).
 
     Args:
         pairs: indicators [N, n * n].
@@ -527,8 +569,9 @@ def _plackett_luce_step(
     weights: np.ndarray,
     component: PlackettLuce | None,
 ) -> tuple[PlackettLuce, np.ndarray]:
-    """Return the Plackett-Luce distribution of weighted orders [N, m], and the log-probability of
-    every order.
+    """Fit a Plackett-Luce distribution to weighted orders [N, m], from the present component.
+
+    Return it, and the log-probability of every order under it, [N].
 
     The worth of an item is its wins, divided by the sum over its choices of 1 / the total worth of
     the alternatives. Worths have mean 1.

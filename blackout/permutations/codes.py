@@ -50,8 +50,9 @@ class Code(ABC):
 
     @classmethod
     def encode(cls, x: Tensor, reference: Tensor | None = None) -> Tensor:
-        """Return the digits of permutations x, or of orders x relative to a reference, int64 [...,
-        n].
+        """Return the digits of permutations x, int64 [..., n].
+
+        With a reference, x are orders, and the digits are relative to this reference order.
 
         Raises:
             ValueError: x is no permutation.
@@ -100,8 +101,10 @@ class Code(ABC):
 
     @staticmethod
     def _max_digits(n: int, device: torch.device | str) -> Tensor:
-        """Return the largest value of every digit, int64 [n]: n - 1 - i unless a code says
-        otherwise."""
+        """Return the largest value of every digit, int64 [n].
+
+        It is n - 1 - i for digit i, unless a code says otherwise.
+        """
         return torch.arange(n - 1, -1, -1, device=device)
 
     @staticmethod
@@ -116,8 +119,9 @@ class Code(ABC):
 
 
 def decode_lehmer(code: Tensor) -> Tensor:
-    """Return permutations of Lehmer digits, int64 [..., n]: entry i is the c_i-th smallest unused
-    value.
+    """Return the permutations of Lehmer digits c, int64 [..., n].
+
+    Entry i is the c_i-th smallest value that is not used yet.
 
     References: Severo et al. 2025, appendix D.1.
     """
@@ -164,18 +168,20 @@ class Insertion(Code):
 
 
 class FisherYates(Code):
-    """The draws of a Fisher-Yates shuffle: from 0, 1, 2, ... swap entry i with entry i + c_i, for
-    rising i.
+    """The draws of a Fisher-Yates shuffle.
 
-    A permutation is a single cycle if and only if no digit but the last is 0.
+    From 0, 1, 2, ..., entry i changes places with entry i + c_i, for rising i. A permutation is a
+    single cycle if and only if no digit but the last is 0.
 
     References: Severo et al. 2025, section 3.1 and appendix D.2; Sattolo 1986.
     """
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        """Return the draws that lead to x [..., n], swap by swap, with a table of the positions of
-        values."""
+        """Return the draws that lead to x [..., n].
+
+        They are found swap by swap, with a table of the positions of the values.
+        """
         values = x.reshape(-1, x.shape[-1]).T.contiguous()
         n, size = values.shape
         identity = torch.arange(n, device=x.device).unsqueeze(-1).repeat(1, size)
@@ -214,8 +220,9 @@ class FisherYates(Code):
 
 
 class Inline(Code):
-    """The permutation itself, value by value. It is not factorised: most choices of digits repeat a
-    value.
+    """The permutation itself, value by value.
+
+    It is not factorised: most choices of digits repeat a value.
 
     References: Severo et al. 2025, section 3.1.
     """

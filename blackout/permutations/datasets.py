@@ -1,13 +1,14 @@
-"""Puzzles: lists of items whose right order is known, made from (seed, split, index) and not
-stored.
+"""Puzzles: lists of items whose right order is known.
+
+Puzzles are made from (seed, split, index) and not stored.
 
 A source of puzzles (`Puzzles`, a `blackout.protocols.Source`) has an unlimited number of training
 puzzles, `held_out` test puzzles and `validation` validation puzzles. `source.batch(split, index)`
 with int64 indices [b] returns
 
     items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
-    given   int64 [b, n], a uniformly random order, the puzzle: a solver sees items[given] ties
-    int64 [b, n], for every position of the right order the first position with an equal item
+    given   int64 [b, n], a uniformly random order, the puzzle: a solver sees items[given]
+    ties    int64 [b, n], for every position of the right order the first one with an equal item
 
 The solution of the puzzle, which takes its items to their right order, is inverse(given). If
 `facts["first_fixed"]`, the first item is known to come first (a tour may start in any city), and
@@ -36,6 +37,7 @@ Example:
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,9 +52,16 @@ from torch import Tensor
 from blackout.component import Plain, component
 from blackout.data import CountData, cifar10, mnist
 from blackout.data import digits as digit_images
+from blackout.data.findings import Note
 from blackout.data.formats import load_array, load_arrays
 from blackout.data.images import StrPath
-from blackout.data.splits import SplitRows, split_samples, take_validation, validation_size
+from blackout.data.splits import (
+    DEFAULT_HOLDOUT,
+    SplitRows,
+    split_samples,
+    take_validation,
+    validation_size,
+)
 from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import UserError, ensure, refuse
 from blackout.files import hash_tensors
@@ -148,6 +157,17 @@ class Puzzles(ABC):
             streams: random numbers of every puzzle.
         """
 
+    def convert(self, items: Tensor) -> Tensor:
+        """Return items of a user's file in the units of these puzzles; here they are the same.
+
+        Args:
+            items: [N, n, *item_shape].
+
+        Raises:
+            UserError: they are in other units.
+        """
+        return items
+
     def __str__(self) -> str:
         """Return one line for the summary of a run."""
         shape = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
@@ -185,8 +205,10 @@ class Puzzles(ABC):
         return hash_tensors(f"{self} {self.seed} {self._data_hash(split)}", batch)
 
     def _data_hash(self, split: Split) -> str:
-        """Return a hash of the data of a split; empty if puzzles are made from random numbers
-        alone."""
+        """Return a hash of the data that the puzzles of a split are made from.
+
+        It is empty if puzzles are made from random numbers alone.
+        """
         return ""
 
     def to(self, device: torch.device) -> Puzzles:
@@ -304,7 +326,7 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float 
         )
     if values.ndim in (2, 4):
         values = values.unsqueeze(2)  # single numbers, and grey images without their channel
-    lists = split_rows(values.float().contiguous(), rows)
+    lists = split_rows(_to_float(values, file).contiguous(), rows)
     # 2. describe
     train = lists["train"]
     are_images = train.ndim == 5 and train.shape[2] in (1, 3)
@@ -357,12 +379,17 @@ def read_samples(
     arrays = loaded if isinstance(loaded, dict) else {}
     # 1. a single array
     if not {"train", "test"} & arrays.keys():
+        if len(arrays) > 1:
+            name_other_arrays(arrays, {name})
         values = finite_numbers(load_array(file, name), file)
         num_samples = max(1, len(values)) if values.ndim else 1
         return values, split_samples(num_samples, validation, holdout, seed)
     # 2. an array for each split
     refuse(not {"train", "test"} <= arrays.keys(), f"{file}: `train` and `test` must come together")
     names = [split for split in ("train", "val", "test") if split in arrays]
+    message = f"{file}: dataset.holdout={holdout} is not used: the file has its own test data"
+    refuse(holdout != DEFAULT_HOLDOUT, message)
+    name_other_arrays(arrays, set(names))
     parts = [finite_numbers(arrays[split], file) for split in names]
     shapes = [list(part.shape) for part in parts]
     same_shape = all(len(shape) and shape[0] and shape[1:] == shapes[0][1:] for shape in shapes)
@@ -380,6 +407,17 @@ def read_samples(
     if num_validation:
         train, validation_rows = take_validation(len(train), num_validation, seed)
     return torch.cat(parts), SplitRows(train, validation_rows, test)
+
+
+def name_other_arrays(arrays: Mapping[str, np.ndarray], used: set[str]) -> None:
+    """Warn about arrays of a file that are not used.
+
+    Warns:
+        Note: their names.
+    """
+    others = sorted(arrays.keys() - used)
+    if others:
+        warnings.warn(Note(f"not used of this file: {', '.join(others[:10])}"), stacklevel=3)
 
 
 class RankedLists(Puzzles):
@@ -438,8 +476,10 @@ class RankedLists(Puzzles):
         return F.pad(torch.cat([x, torch.ones_like(x[:, :1])], 1).float(), (0, 0, 0, 1))
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        """Return the items [b, n, F + 1] of the puzzles by falling relevance, ties, and
-        relevance."""
+        """Return the items [b, n, F + 1] of puzzles by falling relevance.
+
+        With them come their ties and their relevance, [b, n] each.
+        """
         lists = self._lists[split]
         row = draw_integers(streams, (len(index),), len(lists)) if split == "train" else index
         items = lists[row]
@@ -455,8 +495,9 @@ class RankedLists(Puzzles):
 
 
 def read_lists(file: Path, num_features: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Read lists of an svmlight file, with items such as `2 qid:7 1:0.5 3:1.2`; items of one qid
-    form a list.
+    """Read lists of an svmlight file, with items such as `2 qid:7 1:0.5 3:1.2`.
+
+    Items with the same qid form a list.
 
     Args:
         file: the file.
@@ -520,6 +561,7 @@ def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
     arrays = loaded if isinstance(loaded, dict) else {"items": loaded}
     names = ", ".join(arrays) or "nothing"
     refuse("items" not in arrays, f"{file}: an array `items` is needed, found {names}")
+    name_other_arrays(arrays, {"items", "truth"})
     items = _read_items(arrays["items"], file, source)
     if "truth" not in arrays:
         return {"items": items}
@@ -572,7 +614,9 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
             )
         return values
     are_counts = not values.is_floating_point()
-    values = values.float()
+    if source.kind == "points":
+        return source.convert(values).float()
+    values = _to_float(values, file)
     if are_counts:
         values = values / source.scale
     low, high = (float(end) for end in values.aminmax())
@@ -583,6 +627,18 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
             f"but reach {low:g}..{high:g}"
         )
     return values
+
+
+def _to_float(values: Tensor, file: Path) -> Tensor:
+    """Return numbers as float32.
+
+    Raises:
+        UserError: whole numbers that would lose digits.
+    """
+    is_changed = not values.is_floating_point() and bool((values.float().long() != values).any())
+    message = "holds whole numbers above 16,777,216, which lose digits: subtract a number from them"
+    refuse(is_changed, f"{file}: {message}")
+    return values.float()
 
 
 def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
@@ -596,6 +652,23 @@ def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
 
 
+@dataclass(frozen=True)
+class ImageItems:
+    """The items that a puzzle cuts from images.
+
+    Attributes:
+        kind: see `Puzzles`.
+        number: of items in a puzzle.
+        shape: of one item.
+        encoder: description of the encoder of the items.
+    """
+
+    kind: Kind
+    number: int
+    shape: tuple[int, ...]
+    encoder: dict[str, Any]
+
+
 class ImagePuzzles(Puzzles):
     """Items cut from images, float32 counts divided by the largest; each split has its own images.
 
@@ -603,38 +676,27 @@ class ImagePuzzles(Puzzles):
 
     Args:
         name: see `Puzzles`.
-        kind: see `Puzzles`.
-        num_items: see `Puzzles`.
-        item_shape: see `Puzzles`.
+        images: training puzzles draw from the training images.
+        items: what is cut from the images.
         held_out: see `Puzzles`.
         seed: see `Puzzles`.
-        images: training puzzles draw from the training images.
-        encoder: description of the encoder of the items.
     """
 
     def __init__(
-        self,
-        name: str,
-        kind: Kind,
-        num_items: int,
-        item_shape: tuple[int, ...],
-        held_out: int,
-        seed: int,
-        images: CountData,
-        encoder: dict[str, Any],
+        self, name: str, images: CountData, items: ImageItems, held_out: int, seed: int
     ) -> None:
         self._images = images
         scale = images.max_count
         facts = {
             "mean": images.facts["mean"] / scale,
             "std": images.facts["std"] / scale,
-            "encoder": encoder,
+            "encoder": items.encoder,
         }
         super().__init__(
             name,
-            kind,
-            num_items,
-            item_shape,
+            items.kind,
+            items.number,
+            items.shape,
             held_out,
             seed,
             facts,
@@ -678,7 +740,8 @@ class Jigsaws(ImagePuzzles):
         self._noise = noise
         shape = (channels, height // pieces, width // pieces)
         encoder = {"_target_": "blackout.networks.PieceEncoder"}
-        super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
+        items = ImageItems("pieces", pieces**2, shape, encoder)
+        super().__init__(name, images, items, held_out, seed)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return the pieces [b, n, C, h, w] of the puzzles, and ties."""
@@ -805,7 +868,8 @@ class Sorting(ImagePuzzles):
         channels, height, width = images.shape
         shape = (channels, height, digits * width)
         encoder = {"_target_": "blackout.networks.StripEncoder", "parts": digits}
-        super().__init__(name, "strips", length, shape, held_out, seed, images, encoder)
+        items = ImageItems("strips", length, shape, encoder)
+        super().__init__(name, images, items, held_out, seed)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return strips [b, n, C, H, digits * W] by rising numbers, the numbers, and ties."""

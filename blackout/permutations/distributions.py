@@ -128,10 +128,10 @@ class PermutationDistribution(Distribution):
         raise NotImplementedError
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """Return permutations int64 [*batch, M, n] that include the best k, and log-probabilities
-        [*batch, M].
+        """Return permutations among which are the k most probable, int64 [*batch, M, n].
 
-        A log-probability of -inf marks an entry that is no possible permutation.
+        With them come their log-probabilities [*batch, M]; -inf marks an entry that is no possible
+        permutation.
         """
         raise NotImplementedError
 
@@ -212,10 +212,10 @@ def most_probable_bits(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k most probable values of n independent bits, exactly.
 
     The mode sets every bit to its more probable value. All others change some bits, and each change
-    costs |logit| whatever the other bits are, so that a search bit by bit that keeps the k best is
-    exact. Only the k - 1 bits with the smallest |logit| can be changed in the k best: changing one
-    of these alone gives k - 1 values that are at least as probable as any value with another bit
-    changed.
+    costs |logit| whatever the other bits are. A search bit by bit that keeps the k best is
+    therefore exact. Only the k - 1 bits with the smallest |logit| can be changed in the k best:
+    changing one of these alone gives k - 1 values that are at least as probable as any value with
+    another bit changed.
 
     Args:
         logits: a bit is true with probability sigmoid(logit), [..., n].
@@ -300,8 +300,10 @@ class SequentialDistribution(PermutationDistribution):
     """
 
     def place_scores(self) -> PlaceScores:
-        """Return the scores position by position, of the flattened batch: the rows of scores
-        [*batch, n, n]."""
+        """Return the scores of the flattened batch, position by position.
+
+        These are the rows of the scores [*batch, n, n].
+        """
         rows = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
         return lambda parent, item: next(rows)
 
@@ -440,8 +442,10 @@ class GeneralizedPlackettLuce(SequentialDistribution):
 
     @property
     def mode(self) -> Tensor:
-        """The most probable permutation that is found, int64 [*batch, n]; for width 1 the greedy
-        choice."""
+        """The most probable permutation that the search finds, int64 [*batch, n].
+
+        For width 1 it is the greedy choice.
+        """
         if self.width > 1:
             return super().mode
         rows = self.scores.reshape(-1, self._n, self._n)
@@ -475,8 +479,10 @@ class PointerDistribution(SequentialDistribution):
         self.pointers = pointers
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability of orders [..., n], [...], with all positions in one network
-        evaluation."""
+        """Return the log-probability of orders [..., n], [...].
+
+        One network evaluation has the scores of all positions.
+        """
         shape = np.broadcast_shapes(value.shape[:-1], self.batch_shape)
         orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
         conditional = GeneralizedPlackettLuce(self.pointers.score_orders(orders))
@@ -488,8 +494,7 @@ class PointerDistribution(SequentialDistribution):
 
 
 class Matching(SequentialDistribution):
-    """Independent choices of an item for every position, evaluated at choices that form a
-    permutation.
+    """Independent choices of an item for every position, restricted to permutations.
 
     log p(order) = sum over i of log M[i, order_i], where M is exp(scores) after Sinkhorn
     normalisation, with a softmax of each row at the end. The exact distribution on permutations
@@ -549,8 +554,10 @@ class Matching(SequentialDistribution):
 
 
 def best_assignment(scores: Tensor) -> Tensor:
-    """Return the permutations with the largest sum of scores[i, order_i], int64 [..., n], for [...,
-    n, n]."""
+    """Return the permutations with the largest sum of scores[i, order_i], int64 [..., n].
+
+    Scores are [..., n, n].
+    """
     from scipy.optimize import linear_sum_assignment
 
     matrices = scores.detach().reshape(-1, *scores.shape[-2:]).cpu().double().numpy()
@@ -559,13 +566,13 @@ def best_assignment(scores: Tensor) -> Tensor:
 
 
 class InverseRiffle(PermutationDistribution):
-    """The inverse of a riffle shuffle: every item goes to the left packet with probability
-    sigmoid(score).
+    """The inverse of a riffle shuffle.
 
-    The result is the left packet followed by the right one, each in its present order. A
-    permutation with one descent comes from exactly one choice of packets, the identity from n + 1
-    choices (the first k items left, the others right), and a permutation with more descents from
-    none. With scores 0 it is the inverse of the riffle itself.
+    Every item goes to the left packet with probability sigmoid(score). The result is the left
+    packet followed by the right one, each in its present order. A permutation with one descent
+    comes from exactly one choice of packets, and one with more descents from none. The identity
+    comes from n + 1 choices: the first k items left, the others right. With scores 0 it is the
+    inverse of the riffle itself.
 
     Args:
         scores: [..., n].
@@ -589,8 +596,9 @@ class InverseRiffle(PermutationDistribution):
         return log_prob.masked_fill(num_descents > 1, -torch.inf)
 
     def _cut_log_probs(self, z: Tensor) -> Tensor:
-        """Return the log-probability that exactly the first k items are left, for k = 0..n, [..., n
-        + 1].
+        """Return the log-probability that exactly the first k items go left, [..., n + 1].
+
+        The last axis is k = 0..n.
 
         Args:
             z: scores of a list, [..., n].
@@ -628,8 +636,9 @@ def _stack_packets(in_left: Tensor) -> Tensor:
 
 
 class InverseTransposition(PermutationDistribution):
-    """The inverse of a random transposition: nothing, or a swap of two items chosen without
-    replacement.
+    """The inverse of a random transposition: no change, or a swap of two items.
+
+    The two items are chosen without replacement.
 
     p(identity) = 1 - sigmoid(swap), and p((i j)) = sigmoid(swap) (w_i w_j / (1 - w_i) + w_j w_i /
     (1 - w_j)) with w = softmax(scores).
@@ -678,8 +687,10 @@ class InverseTransposition(PermutationDistribution):
         return torch.where(num_moves == 0, identity, transposition)
 
     def _pair_log_prob(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return log(w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j)), [..., k], for items int64 [...,
-        k]."""
+        """Return log(w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j)) of pairs of items, [..., k].
+
+        The items i and j are int64 [..., k].
+        """
         log_factor = torch.logaddexp(
             -gather_last(self._log_rest, i), -gather_last(self._log_rest, j)
         )
@@ -709,8 +720,9 @@ class InverseTransposition(PermutationDistribution):
 
 
 class InverseInsertion(PermutationDistribution):
-    """The inverse of a random insertion: item i moves to the end with probability
-    softmax(scores)_i.
+    """The inverse of a random insertion.
+
+    Item i moves to the end with probability softmax(scores)_i.
 
     Args:
         scores: finite, [..., n].
@@ -723,12 +735,13 @@ class InverseInsertion(PermutationDistribution):
 
     @property
     def _log_w(self) -> Tensor:
-        """log softmax(scores), [*batch, n]."""
+        """The log of softmax(scores), [*batch, n]."""
         return self.scores.log_softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability of orders [..., n], [...]; -inf unless one item moved to the
-        end.
+        """Return the log-probability of orders [..., n], [...].
+
+        It is -inf unless a single item moved to the end.
 
         References: Zhang et al. 2025, eq. 7.
         """
@@ -811,8 +824,9 @@ class ReversePL(Reverse):
 @component("reverse")
 @dataclass(frozen=True)
 class ReverseAssignment(Reverse):
-    """Linear assignment: one softmax per position and the best matching of items. A baseline
-    without diffusion.
+    """Linear assignment: one softmax per position and the best matching of items.
+
+    This is a baseline without diffusion.
 
     Args:
         iterations: Sinkhorn iterations that normalise the scores.
@@ -856,8 +870,10 @@ class ReverseTransposition(Reverse):
     inverts = RandomTransposition
 
     def __call__(self, scores: Tensor, width: int = 1) -> PermutationDistribution:
-        """Return the distribution; the last score is the logit of a swap, and `width` is
-        ignored."""
+        """Return the distribution of scores whose last entry is the logit of a swap.
+
+        `width` is ignored.
+        """
         return InverseTransposition(scores[..., :-1], scores[..., -1])
 
 

@@ -34,8 +34,10 @@ def identity_like(p: Tensor) -> Tensor:
 
 
 def compose(p: Tensor, q: Tensor) -> Tensor:
-    """Return i -> p[q[i]], int64 [..., n] of the common shape: first p, then q, where both act by
-    gather."""
+    """Return the composition i -> p[q[i]], int64 [..., n] of the common shape.
+
+    As actions by gather, p comes first and then q.
+    """
     p, q = torch.broadcast_tensors(p, q)
     return p.gather(-1, q)
 
@@ -55,10 +57,10 @@ def is_permutation(x: Tensor) -> Tensor:
 
 
 def descents(p: Tensor) -> Tensor:
-    """Return the number of descents, places where the next entry of p [..., n] is smaller, int64
-    [...].
+    """Return the number of descents of p [..., n], int64 [...].
 
-    The number of rising sequences of p is 1 + descents(inverse(p)).
+    A descent is a place where the next entry is smaller. The number of rising sequences of p is 1 +
+    descents(inverse(p)).
 
     References: Bayer and Diaconis 1992.
     """
@@ -85,8 +87,9 @@ def kendall_distance(p: Tensor, q: Tensor | None = None) -> Tensor:
 
 
 def count_smaller_after(x: Tensor) -> Tensor:
-    """Return how many smaller entries follow each entry, the Lehmer code of permutations, int64
-    [..., n].
+    """Return how many smaller entries follow each entry, int64 [..., n].
+
+    Of permutations this is the Lehmer code.
 
     References: Severo et al. 2025, eq. 1.
     """
@@ -99,8 +102,10 @@ def count_smaller_after(x: Tensor) -> Tensor:
 
 
 def to_positions_first(x: Tensor) -> Tensor:
-    """Return a contiguous copy [n, samples] of x [..., n], in the narrowest integers that hold
-    n."""
+    """Return a contiguous copy [n, samples] of x [..., n].
+
+    Its type is the narrowest integer that holds n.
+    """
     n = x.shape[-1]
     if n <= 256:
         dtype = torch.uint8
@@ -118,8 +123,9 @@ def from_positions_first(y: Tensor, template: Tensor) -> Tensor:
 
 
 def cycle_labels(p: Tensor) -> Tensor:
-    """Return the smallest element of the cycle of every element, int64 [..., n], by pointer
-    doubling.
+    """Return the smallest element of the cycle of every element, int64 [..., n].
+
+    The method is pointer doubling.
 
     References: this project; checked in tests/permutations/test_group.py.
     """
@@ -220,8 +226,9 @@ def integer_partitions(n: int, largest: int | None = None) -> list[tuple[int, ..
 
 
 def conjugacy_class_size(cycle_type: tuple[int, ...]) -> int:
-    """Return how many permutations have these cycle lengths: n! / product of k^m m!, for m cycles
-    of length k.
+    """Return how many permutations have these cycle lengths.
+
+    The number is n! / product of k^m m!, for m cycles of length k.
 
     References: Diaconis 1988; checked in tests/permutations/test_mixing.py.
     """

@@ -19,9 +19,29 @@ from torch import Tensor
 
 from blackout.errors import ensure, refuse
 from blackout.permutations.group import compose, inverse, kendall_distance
+from blackout.protocols import MetricDescription
 
 TOUR_TOLERANCE = 1e-6  # relative; the lengths of equal tours are float32 sums of different order
 CUTOFFS = (1, 5, 10)  # the k of the reported NDCG@k; those above the length are left out
+
+PUZZLE_METRICS = {
+    "accuracy": MetricDescription("share of puzzles", "higher"),
+    "accuracy_up_to_ties": MetricDescription("share of puzzles", "higher"),
+    "greedy_accuracy": MetricDescription("share of puzzles", "higher"),
+    "optimal": MetricDescription("share of tours", "higher"),
+    "certified": MetricDescription("share of puzzles", "higher"),
+    "correct": MetricDescription("share of places", "higher"),
+    "greedy_correct": MetricDescription("share of places", "higher"),
+    "kendall_ranks": MetricDescription(better="higher"),
+    "kendall_lists": MetricDescription(better="higher"),
+    **{f"ndcg_at_{k}": MetricDescription(better="higher") for k in CUTOFFS},
+    "rmse": MetricDescription("values of items", "lower"),
+    "mae": MetricDescription("values of items", "lower"),
+    "rmse_normalised": MetricDescription("standard deviations", "lower"),
+    "mae_normalised": MetricDescription("standard deviations", "lower"),
+    "gap": MetricDescription("relative", "lower"),
+    "tour_length": MetricDescription(better="lower"),
+}
 # factors of logits and scores from which the best on validation data is chosen; 0 is uniform
 SHARPNESS_CHOICES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
 MAX_RELEVANCE = 30  # above it, gains of 2^relevance - 1 tell only which item is best
@@ -99,11 +119,10 @@ def wrong_positions(solution: Tensor, truth: Tensor, ties: Tensor | None = None)
 
 
 def ceilings(ties: Tensor) -> dict[str, Tensor]:
-    """Return the expected accuracy and share of right positions if equal items are ordered at
-    random.
+    """Return the expected scores of a perfect solver that orders equal items at random.
 
-    A group of k equal items is in the right order with probability 1 / k!, and one of its positions
-    is right with probability 1 / k.
+    These are its expected accuracy and share of right positions. A group of k equal items is in the
+    right order with probability 1 / k!, and one of its positions is right with probability 1 / k.
 
     Args:
         ties: int64 [b, n], see `order_scores`.
@@ -123,8 +142,10 @@ def ceilings(ties: Tensor) -> dict[str, Tensor]:
 
 
 def tour_length(points: Tensor) -> Tensor:
-    """Return the length of closed tours, float32 [...], for points [..., n, 2] in the order of the
-    visit."""
+    """Return the length of closed tours, float32 [...].
+
+    Points [..., n, 2] are in the order of the visit.
+    """
     return (points - points.roll(-1, -2)).norm(dim=-1).sum(-1)
 
 
@@ -175,8 +196,9 @@ def puzzle_scores(
 
 
 def mean_scores(sums: Mapping[str, float], num_puzzles: int, std: float) -> dict[str, float]:
-    """Return mean scores; errors of pixels as `rmse` and `mae`, also in units of the standard
-    deviation.
+    """Return mean scores of puzzles from their sums.
+
+    Errors of pixels are `rmse` and `mae`, also in units of the standard deviation.
 
     Args:
         sums: of `puzzle_scores` over the puzzles.
@@ -216,8 +238,10 @@ def ndcg(ranking: Tensor, relevance: Tensor, k: int) -> Tensor:
 
 
 def ndcg_scores(ranking: Tensor, relevance: Tensor) -> dict[str, Tensor]:
-    """Return `ndcg` at 1, 5 and 10, those up to n, by name, float64 [b] each; arguments as for
-    `ndcg`."""
+    """Return the NDCG at 1, 5 and 10, as far as these are at most n, by name, float64 [b] each.
+
+    Arguments are as for `ndcg`.
+    """
     return {f"ndcg_at_{k}": ndcg(ranking, relevance, k) for k in CUTOFFS if k <= ranking.shape[1]}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from blackout.files import arrange_tiles
@@ -31,6 +31,8 @@ MIN_PUZZLE_SIDE = 64  # pixels; small images are enlarged by an integer factor
 TOUR_SIDE = 128  # pixels
 TOUR_MARGIN = 3  # pixels
 NUMBER_SIDE = 22  # pixels of the cell of a number
+TEXT_MARGIN = 8  # pixels next to the name in a cell
+MAX_ROW_WIDTH = 32 * NUMBER_SIDE  # pixels of all columns of lists of numbers
 MAX_LABEL_LENGTH = 16  # characters
 MAX_PRECEDENCE_ITEMS = 24  # items in the figure of precedence, those that win most
 
@@ -43,14 +45,11 @@ def picture(
     Bare permutations and rankings are shown as numbers, puzzles as their solutions in a grid,
     jigsaws before and after.
 
-    Args:
-        samples: `samples` [b, n] and the `items` of the puzzles [b, n, ...]; or `samples` as items
-            in their order. With `target` or `truth`, int64 [b, n], wrong pieces and strips are
-            framed, unless they equal the right ones by `ties` (see
-            `blackout.permutations.metrics.order_scores`), and tours are drawn over the shortest
-            ones.
-        data: facts of the model's data, with their `kind`.
-        columns: of the grid; None for about a square.
+    Args: samples: `samples` [b, n] and the `items` of the puzzles [b, n, ...]; or `samples` as
+    items in their order. With `target` or `truth`, int64 [b, n], tours are drawn over the shortest
+    ones, and wrong pieces and strips are framed. Those that equal the right ones by `ties` are not
+    wrong (see `blackout.permutations.metrics.order_scores`). data: facts of the model's data, with
+    their `kind`. columns: of the grid; None for about a square.
     """
     batch = {name: values.cpu() for name, values in samples.items()}
     kind = data.get("kind")
@@ -58,7 +57,8 @@ def picture(
     items = batch.get("items")
     if kind in (None, "rankings"):
         rows = solution if items is None else rearrange(items, solution)
-        return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
+        num_values = data.get("num_tokens", rows.shape[1])
+        return _numbers(rows, num_values, columns, names=data.get("labels") or ())
     if items is None:
         return lists(kind, solution, columns)
     solved_items = rearrange(items, solution)
@@ -119,8 +119,9 @@ def precedence(orders: Tensor, num_items: int) -> Tensor:
 
 
 def precedence_figure(shares: Mapping[str, Tensor], names: Sequence[str]) -> Any:
-    """Return a figure of matrices of `precedence`, with the items sorted by the mean of the first
-    one.
+    """Return a figure of matrices of `precedence`.
+
+    Items are sorted by their mean in the first matrix.
 
     Args:
         shares: [n, n] by title.
@@ -167,8 +168,10 @@ def _tiles(
 
 
 def _cells(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image:
-    """Return images [n, C, h, w] in [0, 1], enlarged, framed in grey, or in red where they are
-    wrong."""
+    """Return images [n, C, h, w] in [0, 1], enlarged and framed.
+
+    Frames are grey, or red where an image is wrong.
+    """
     n, channels, h, w = images.shape
     rows = math.ceil(n / columns)
     factor = max(1, math.ceil(MIN_PUZZLE_SIDE / max(rows * h, columns * w)))
@@ -209,20 +212,33 @@ def _numbers(
     num_values: int,
     columns: int | None = None,
     is_wrong: Tensor | None = None,
+    names: Sequence[str] = (),
 ) -> Image.Image:
-    """Return rows of integers below `num_values`, each with its colour, red where it is wrong."""
+    """Return rows of integers below `num_values`, each with its colour, red where it is wrong.
+
+    Args:
+        rows: int64 [b, n].
+        num_values: number of colours.
+        columns: of the grid; None for as many as fit.
+        is_wrong: bool [b, n].
+        names: of the integers, which are written in their place; empty for none.
+    """
     side = NUMBER_SIDE
+    texts = [str(name)[:MAX_LABEL_LENGTH] for name in names or range(num_values)]
+    font = ImageFont.load_default()
+    width = max(side, *(math.ceil(font.getlength(text)) + TEXT_MARGIN for text in texts))
     cells = []
     for i, row in enumerate(rows.tolist()):
-        image = Image.new("RGB", (side * len(row), side), WHITE)
+        image = Image.new("RGB", (width * len(row), side), WHITE)
         draw = ImageDraw.Draw(image)
         for k, item in enumerate(row):
             rgb = colorsys.hsv_to_rgb(item / num_values, 0.35, 0.95)
             colour = tuple(round(255 * part) for part in rgb)
             if is_wrong is not None and bool(is_wrong[i, k]):
                 colour = RED
-            draw.rectangle((k * side, 0, (k + 1) * side - 2, side - 2), fill=colour)
-            centre = ((k + 0.5) * side - 1, side / 2 - 1)
-            draw.text(centre, str(item), fill=TEXT_COLOUR, anchor="mm")
+            draw.rectangle((k * width, 0, (k + 1) * width - 2, side - 2), fill=colour)
+            centre = ((k + 0.5) * width - 1, side / 2 - 1)
+            draw.text(centre, texts[item], fill=TEXT_COLOUR, anchor="mm", font=font)
         cells.append(image)
-    return arrange_tiles(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, LIGHT_GREY)
+    default_columns = max(1, MAX_ROW_WIDTH // (width * rows.shape[1]))
+    return arrange_tiles(cells, columns or default_columns, 6, 6, LIGHT_GREY)

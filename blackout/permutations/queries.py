@@ -1,5 +1,6 @@
-"""Queries about orders: conditions in words, the most probable orders, probabilities of positions
-and pairs.
+"""Queries about orders: conditions in words, and probabilities under them.
+
+Answers are the most probable orders, and the probabilities of positions and of pairs.
 
 Orders int64 [b, K, n] with log-weights [b, K] represent a distribution: all permutations with their
 log-probabilities, or samples of equal weight.
@@ -109,8 +110,10 @@ class Condition:
         return cls(text, torch.tensor(earliest), torch.tensor(latest), before)
 
     def is_fulfilled(self, orders: Tensor) -> Tensor:
-        """Return whether orders [..., n] fulfil the condition, bool [...]; False for what is no
-        permutation."""
+        """Return whether orders [..., n] fulfil the condition, bool [...].
+
+        An entry that is no permutation does not.
+        """
         valid = is_permutation(orders)
         ranks = inverse(torch.where(valid.unsqueeze(-1), orders, identity_like(orders)))
         before = self.before.to(orders.device)
@@ -157,8 +160,9 @@ def merge_duplicates(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]
 def summarise_orders(
     orders: Tensor, log_weights: Tensor, top: int, condition: Condition | None = None
 ) -> dict[str, Tensor]:
-    """Return the marginal probabilities and the most probable ones of weighted orders, under a
-    condition.
+    """Summarise weighted orders, given a condition.
+
+    The summary has the marginal probabilities and the most probable orders.
 
     Args:
         orders: int64 [b, K, n].
@@ -200,8 +204,9 @@ def summarise_orders(
 
 
 def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
-    """Return the probability of every item at every position, float64 [b, n, n], rows are
-    positions.
+    """Return the probability of every item at every position, float64 [b, n, n].
+
+    Rows are positions.
 
     Args:
         orders: int64 [b, K, n].

@@ -1,5 +1,6 @@
-"""Differentiable relaxations of permutations: Sinkhorn, soft sorting and sorting networks, and
-permanents.
+"""Differentiable relaxations of permutations.
+
+Sinkhorn normalisation, soft sorting, sorting networks, and permanents.
 
 Matrices are [..., n, n]; rows are positions and columns are items. Sorts are in rising order.
 
@@ -54,8 +55,9 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
 def gumbel_sinkhorn(
     scores: Tensor, temperature: float, iterations: int, generator: RandomSource = None
 ) -> Tensor:
-    """Draw from the Gumbel-Sinkhorn distribution: `sinkhorn` of (scores + Gumbel noise) /
-    temperature.
+    """Draw from the Gumbel-Sinkhorn distribution.
+
+    A draw is `sinkhorn` of (scores + Gumbel noise) / temperature.
 
     Args:
         scores: [..., n, n].
@@ -112,11 +114,10 @@ def neural_sort(values: Tensor, temperature: float) -> Tensor:
 def relaxed_sort(
     values: Tensor, steepness: float, layout: Layout = "odd_even", error_free: bool = False
 ) -> Tensor:
-    """Return the relaxed permutation of a differentiable sorting network, doubly stochastic [...,
-    n, n].
+    """Return the relaxed permutation of a differentiable sorting network, [..., n, n].
 
-    A comparator keeps its numbers a, b with weight 1/2 + arctan(steepness (b - a)) / pi, and swaps
-    them with the rest.
+    It is doubly stochastic. A comparator keeps its numbers a, b with weight 1/2 + arctan(steepness
+    (b - a)) / pi, and swaps them with the rest.
 
     Args:
         values: [..., n].

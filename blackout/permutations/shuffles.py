@@ -93,8 +93,10 @@ class Shuffle(ABC):
     def sample_inverses(
         self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None
     ) -> Tensor:
-        """Draw independent inverses of times[0], times[1], ... shuffles, int64 [len(times), *size,
-        n]."""
+        """Draw independent inverses of several numbers of shuffles, int64 [len(times), *size, n].
+
+        The first are inverses of times[0] shuffles, the next of times[1], and so on.
+        """
         return torch.stack([self.sample_inverse(n, size, t, generator) for t in times])
 
     @abstractmethod
@@ -203,14 +205,15 @@ class Riffle(Shuffle):
 
 @component("method")
 class RandomInsertion(Shuffle):
-    """The random insertion: the last card moves in front of a card chosen uniformly, itself
-    included.
+    """The random insertion: the last card moves in front of a uniformly chosen card.
+
+    The chosen card may be the last card itself.
 
     Backwards, a card chosen uniformly moves to the end. After t moves, the cards never chosen come
     first, in their order, and then the others in the order of their last choice. So the inverse is
-    a single sort. Its probability depends on the length of the first rising run of the inverse: it
-    is n^-t times the sum of the Stirling numbers of the second kind S(t, m), over the numbers m of
-    chosen cards that leave no more cards than the run.
+    a single sort. Its probability depends on the length of the first rising run of the inverse. It
+    is n^-t times a sum of Stirling numbers of the second kind S(t, m), over the numbers m of chosen
+    cards that leave no more cards than the run.
 
     References: Zhang et al. 2025, section 3.1.1; Diaconis et al. 1992.
     """
@@ -256,8 +259,9 @@ class RandomInsertion(Shuffle):
 
 @lru_cache
 def _insertion_ways(n: int, times: int) -> list[int]:
-    """Return in how many of n^times ways a permutation arises whose inverse has a first rising run
-    of 1..n cards.
+    """Return in how many of n^times ways a permutation arises, by its first rising run.
+
+    Entry k - 1 is for permutations whose inverse has a first rising run of k cards, k = 1..n.
 
     References: Diaconis et al. 1992; sums of Stirling numbers, see `RandomInsertion`.
     """
@@ -312,8 +316,10 @@ class RandomTransposition(Shuffle):
 
     @staticmethod
     def _single_step_log_prob(sigma: Tensor, times: int) -> Tensor:
-        """Return log q(sigma) after 0 or 1 transpositions, which depends on the number of cards
-        that moved."""
+        """Return log q(sigma) after 0 or 1 transpositions.
+
+        It depends on the number of cards that moved.
+        """
         n = sigma.shape[-1]
         num_moved = (sigma != identity_like(sigma)).sum(-1)
         log_probs = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
@@ -333,8 +339,9 @@ class RandomTransposition(Shuffle):
 
 
 def cycle_type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
-    """Return the probability of a single permutation of every cycle type after `times` random
-    transpositions.
+    """Return the probability of a single permutation of every cycle type.
+
+    It is the probability after `times` random transpositions.
 
     Every step multiplies by a random permutation whose distribution is constant on conjugacy
     classes. So the cycle type is a Markov chain, and S_n need not be enumerated.
@@ -369,8 +376,9 @@ def cycle_type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]
 def _cycle_type_transitions(
     n: int,
 ) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray, np.ndarray]:
-    """Return all cycle types, and the transitions between them: source, target and probability,
-    [transitions] each.
+    """Return all cycle types, and the transitions between them by one transposition.
+
+    Transitions are arrays of source, target and probability, [transitions] each.
 
     References: Diaconis and Shahshahani 1981.
     """
@@ -414,11 +422,11 @@ def _next_cycle_types(cycle_type: tuple[int, ...]) -> dict[tuple[int, ...], floa
 
 
 def _order_of_keys(keys: Tensor) -> Tensor:
-    """Return the argsort of integer keys [..., n] whose last digit to the base n is the position;
-    overwrites them.
+    """Return the argsort of integer keys [..., n], which it overwrites.
 
-    No two keys are equal, and the sorted keys themselves contain the order. NumPy sorts integers in
-    a twentieth of the time of torch's argsort on a CPU.
+    The last digit of a key to the base n is its position. No two keys are equal, and the sorted
+    keys themselves contain the order. NumPy sorts integers in a twentieth of the time of torch's
+    argsort on a CPU.
     """
     if keys.device.type != "cpu":
         return keys.argsort(dim=-1)
@@ -493,8 +501,9 @@ def denoising_schedule(n: int) -> list[int]:
 
 
 def mixing_time(shuffle: Shuffle, n: int, distance: float) -> int:
-    """Return the smallest number of shuffles with at most this total variation distance from
-    uniform.
+    """Return the smallest number of shuffles that brings the cards close to uniform.
+
+    Then the total variation distance from the uniform distribution is at most `distance`.
 
     References: Zhang et al. 2025, section 3.4. It is found by bisection.
     """
@@ -509,8 +518,9 @@ def mixing_time(shuffle: Shuffle, n: int, distance: float) -> int:
 @component("shuffle")
 @dataclass(frozen=True)
 class ForwardProcess:
-    """The forward process X_t = X_0[pi_t], a shuffle that is observed at times 0 = t_0 < t_1 < ...
-    < t_k.
+    """The forward process X_t = X_0[pi_t]: a shuffle observed at several times.
+
+    The times are 0 = t_0 < t_1 < ... < t_k.
 
     Args:
         method: the shuffle.

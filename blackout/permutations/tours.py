@@ -1,8 +1,8 @@
-"""Tours: shortest closed tours through points in the plane, by exact solvers and by 2-opt, and
-puzzles of them.
+"""Tours: shortest closed tours through points in the plane, and puzzles of them.
 
-The exact solvers are dynamic programming (Held and Karp) for batches of few cities, and integer
-programming for a single instance of many. Puzzles are made and solved here, or read from a file.
+Tours are found by exact solvers or by 2-opt. The exact solvers are dynamic programming (Held and
+Karp) for batches of few cities, and integer programming for a single instance of many. Puzzles are
+made and solved here, or read from a file.
 
 Example:
     >>> import torch
@@ -13,6 +13,9 @@ Example:
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.data.findings import Note
 from blackout.data.images import StrPath
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.permutations.datasets import (
@@ -44,6 +48,10 @@ MIN_GAIN = (
     1e-6  # relative to the largest distance; smaller gains may be rounding and cycle for ever
 )
 MAX_CITIES = 200  # that integer programming solves in seconds
+
+DEFAULT_CITIES = 10  # of tours made here
+DEFAULT_INSTANCES = 2000
+DEFAULT_HELD_OUT = 1000
 
 # keys of the random numbers of instances
 INSTANCE_KEY = 4
@@ -134,8 +142,9 @@ def held_karp(distances: Array) -> npt.NDArray[np.int64]:
 
 
 def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
-    """Return the shortest tour from city 0, int64 [n], by integer programming with subtour cuts
-    added as needed.
+    """Return the shortest tour from city 0, int64 [n], by integer programming.
+
+    Cuts against subtours are added as they are needed.
 
     Args:
         distances: [n, n].
@@ -177,8 +186,10 @@ def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
 
 
 def polar_tours(points: Tensor) -> Tensor:
-    """Return points [b, n, 2] sorted by angle about their centre, from the first point, int64 [b,
-    n]."""
+    """Return the order of points by angle about their centre, int64 [b, n].
+
+    It starts with the first of the points [b, n, 2].
+    """
     x, y = (points - points.mean(1, keepdim=True)).unbind(-1)
     angle = torch.atan2(y, x)
     from_first = (angle - angle[:, :1]) % (2 * torch.pi)
@@ -220,8 +231,9 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
 
 
 def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
-    """Return the relative gaps of polar tours, and of these after 2-opt, to the shortest tours,
-    float32 [b] each.
+    """Return the relative gaps of tours made without learning to the shortest tours, float32 [b].
+
+    These are polar tours, and the same after 2-opt.
 
     Args:
         points: in the order of their shortest tours, [b, n, 2].
@@ -238,13 +250,14 @@ def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
 
 
 class Tours(Puzzles):
-    """Uniform points [n, 2] in the unit square; the right order is the shortest tour,
-    counter-clockwise.
+    """Uniform points [n, 2] in the unit square, whose right order is the shortest tour.
+
+    The direction of the tour is counter-clockwise.
 
     The tour starts in a random city, which is known. Unlike in the paper the direction is fixed, by
     geometry, because an order of indices would be lost in the shuffle. Up to 13 cities every puzzle
-    is new. With more there are `instances` of them, each solved when it is first needed, and shown
-    from random cities in the eight symmetries of the square.
+    is new. With more cities there are `instances` of them, each solved when it is first needed.
+    They are shown from random cities, in the eight symmetries of the square.
 
     Args:
         cities: n.
@@ -264,6 +277,17 @@ class Tours(Puzzles):
         self._instances = instances
         self._solved: dict[tuple[Split, int], Tensor] = {}
         super().__init__("tsp", "points", cities, (2,), held_out, seed, POINT_FACTS)
+
+    def convert(self, items: Tensor) -> Tensor:
+        """Return points of a file as they are: they must be in the unit square.
+
+        Raises:
+            UserError: points outside.
+        """
+        low, high = (float(end) for end in items.aminmax())
+        message = f"points must be in the unit square, as the model's are, not {low:g}..{high:g}"
+        refuse(low < 0 or high > 1, message)
+        return items
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return the points [b, n, 2] of the puzzles in the order of their shortest tours."""
@@ -294,8 +318,62 @@ class Tours(Puzzles):
         return torch.stack(tours)
 
 
+@dataclass(frozen=True)
+class Frame:
+    """How points of a file lie in the unit square: (point - origin) / scale.
+
+    Args:
+        origin: two coordinates.
+        scale: length that becomes 1.
+    """
+
+    origin: tuple[float, float] = (0.0, 0.0)
+    scale: float = 1.0
+
+    def to_unit_square(self, points: Tensor) -> Tensor:
+        """Return points [..., 2] in the unit square, float32."""
+        origin = torch.tensor(self.origin, dtype=torch.float64)
+        return ((points.double() - origin) / self.scale).float()
+
+
+def fit_frame(points: Tensor) -> Frame:
+    """Return the frame of the points of a file: none for points in the unit square.
+
+    Other points, such as metres, are moved and scaled alike along both axes, so that they fill the
+    longer side of the square, and the middle of the shorter one.
+
+    Args:
+        points: float64 [..., 2].
+
+    References: this project; checked in tests/permutations/test_tour_files.py.
+    """
+    flat = points.reshape(-1, 2)
+    low = flat.amin(0)
+    high = flat.amax(0)
+    if bool((low >= 0).all() and (high <= 1).all()):
+        return Frame()
+    scale = float((high - low).max())
+    ensure(scale > 0, "all points are one")
+    x, y = ((low + high - scale) / 2).tolist()
+    return Frame((x, y), scale)
+
+
 class FileTours(StoredPuzzles):
-    """Tours of a file; training tours start in random cities, in the symmetries of the square."""
+    """Tours of a file; training tours start in random cities, in the symmetries of the square.
+
+    Args:
+        lists: points in the unit square in the order of their tours, [N, n, 2], by split.
+        seed: of the puzzles.
+        frame: in which the points of the file lie.
+    """
+
+    def __init__(self, lists: Mapping[Split, Tensor], seed: int, frame: Frame) -> None:
+        self._frame = frame
+        super().__init__("tsp", "points", lists, seed, POINT_FACTS)
+
+    def convert(self, items: Tensor) -> Tensor:
+        """Return points of another file, [N, n, 2], in the unit square."""
+        return self._frame.to_unit_square(items)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return the points [b, n, 2] of the puzzles in the order of their tours."""
@@ -304,8 +382,9 @@ class FileTours(StoredPuzzles):
 
 
 def _apply_symmetry(points: Tensor, streams: StepStreams) -> Tensor:
-    """Return tours [b, n, 2] from random cities, rotated and reflected at random, still
-    counter-clockwise.
+    """Return tours [b, n, 2] from random cities, rotated and reflected at random.
+
+    They are still counter-clockwise.
 
     References: this project; checked in tests/permutations/test_datasets.py.
     """
@@ -325,10 +404,10 @@ def _apply_symmetry(points: Tensor, streams: StepStreams) -> Tensor:
 
 @component("dataset")
 def tsp(
-    cities: int = 10,
+    cities: int = DEFAULT_CITIES,
     path: StrPath | None = None,
-    instances: int = 2000,
-    held_out: int = 1000,
+    instances: int = DEFAULT_INSTANCES,
+    held_out: int = DEFAULT_HELD_OUT,
     holdout: float = 0.1,
     seed: int = 0,
     validation: float = 0.1,
@@ -338,7 +417,7 @@ def tsp(
     Args:
         cities: of tours made here, 3 to 200.
         path: of a file with a tour on every line, "x1 y1 x2 y2 ... output 1 5 ... 1"; None makes
-            tours.
+            tours. Points outside the unit square are moved and scaled into it, see `fit_frame`.
         instances: number of training tours made here with more than 13 cities; with fewer their
             number is unlimited.
         held_out: number of validation and of test tours made here.
@@ -354,18 +433,34 @@ def tsp(
     """
     if path is None:
         return Tours(cities, instances, held_out, seed)
-    points, tours = read_tours(Path(path).expanduser())
+    file = Path(path).expanduser()
+    points, tours = read_tours(file)
+    num_cities = points.shape[1]
+    is_other = cities not in (DEFAULT_CITIES, num_cities)
+    refuse(is_other, f"{file}: dataset.cities={cities}, but its tours have {num_cities}")
+    is_default = (instances, held_out) == (DEFAULT_INSTANCES, DEFAULT_HELD_OUT)
+    message = "instances and held_out are for tours made here: leave them out"
+    refuse(not is_default, f"{file}: dataset.{message}")
+    with error_context(str(file)):
+        frame = fit_frame(points)
+    if frame != Frame():
+        x, y = frame.origin
+        change = f"moved by ({-x:g}, {-y:g}) and divided by {frame.scale:g}"
+        message = f"points of {file.name} are {change}, into the unit square"
+        warnings.warn(Note(message), stacklevel=2)
+    points = frame.to_unit_square(points)
     items = rearrange(points, counter_clockwise(points, tours))
     lists = split_at_random(items, validation, holdout, seed)
-    return FileTours("tsp", "points", lists, seed, POINT_FACTS)
+    return FileTours(lists, seed, frame)
 
 
 def read_tours(path: Path) -> tuple[Tensor, Tensor]:
-    """Read tours, one per line: "x1 y1 x2 y2 ... output 1 5 ... 1". Cities count from 1, and the
-    first comes twice.
+    """Read tours, one per line: "x1 y1 x2 y2 ... output 1 5 ... 1".
+
+    Cities count from 1, and the first comes twice.
 
     Returns:
-        Points float32 [N, n, 2] and tours int64 [N, n] from point 0.
+        Points float64 [N, n, 2] and tours int64 [N, n] from point 0.
 
     Raises:
         UserError: an unreadable file, or a line that is no tour; the message names the line.
@@ -384,7 +479,8 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
             )
         points.append(coordinates)
         tours.append(tour)
-    return torch.tensor(points).view(len(points), -1, 2), torch.tensor(tours)
+    all_points = torch.tensor(points, dtype=torch.float64).view(len(points), -1, 2)
+    return all_points, torch.tensor(tours)
 
 
 def _parse_tour(line: str) -> tuple[list[float], list[int]]:
@@ -395,6 +491,7 @@ def _parse_tour(line: str) -> tuple[list[float], list[int]]:
     """
     before, keyword, after = line.partition("output")
     ensure(keyword, "the word 'output' between points and tour is missing")
+    ensure("_" not in line, "numbers must not have an underscore")
     coordinates = [float(number) for number in before.split()]
     tour = [int(city) - 1 for city in after.split()]
     are_finite = bool(torch.tensor(coordinates).isfinite().all())

@@ -6,7 +6,7 @@ If the measurement is a state of the forward process, one reverse run from it is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -25,14 +25,23 @@ from blackout.posterior.particle_baselines import SMC, Overwrite
 from blackout.posterior.problem import InverseProblem, Prior, Problem, repeat_rows
 from blackout.posterior.split_gibbs import HeatBath, SplitGibbs
 
-# The numbers below were tuned on digits and toys, see docs/results/posterior.md. Other choices of
-# `posterior=` have them as settings.
-SMALL = 16  # elements up to which evaluations are cheap and posteriors may be spiky
-LARGE = 256  # elements from which half of the sweeps and moves suffice
-MAX_COUNTS_PER_MEASUREMENT = 4  # above this, particles find the counts better than sweeps
-INPAINTING = Overwrite(particles=32, steps=12)  # fewer than 800 network evaluations
+# What follows is measured by `python -m benchmarks.posterior_accuracy` on exact posteriors, unless
+# a line has other evidence. Each takes about 800 network evaluations with the default grid of the
+# digits, of 49 evaluations a run.
+#
+# With 13 steps p(known) of four rough counts is off by up to 22 %, with 100 by up to 6 %
+# (docs/howto/missing_values.md); up to 16 elements networks are small enough for more steps.
+SMALL = 16
 INPAINTING_SMALL = Overwrite(particles=64, steps=80)
+INPAINTING = Overwrite(particles=32, steps=12)
+# Few numbers leave weights even, so that particles alone find the posterior. Moves would add the
+# error of their short reverse runs.
+FEW_NUMBERS = SMC(particles=16)
+# Narrow likelihoods leave particles with a bias, which moves reduce.
 BLACK_BOX = SMC(particles=12, polish=16)
+# Counts for each measured number above which particles are better than sweeps. It was compared on
+# digits only.
+MAX_COUNTS_PER_MEASUREMENT = 4
 
 
 class ConjugateState(NamedTuple):
@@ -136,9 +145,9 @@ class Direct(Method):
 class Auto(SplitGibbs):
     """The sampler that suits the problem; `_choose` has the questions in their order.
 
-    Sweeps of split Gibbs sampling find the posterior. Noise-denoise moves then remove most of the
-    bias of the last level and correct the weights of distant modes, for any likelihood. Only the
-    last state of a chain is used, so that R-hat does not apply.
+    Where sweeps of split Gibbs sampling are chosen, they find the posterior. Noise-denoise moves
+    then remove most of the bias of the last level and correct the weights of distant modes, for any
+    likelihood. Only the last state of a chain is used, so that R-hat does not apply.
 
     The arguments are those of `SplitGibbs`.
     """
@@ -188,21 +197,33 @@ class Auto(SplitGibbs):
             inpainting = INPAINTING_SMALL if num_elements <= SMALL else INPAINTING
             return inpainting, f"{inpainting.particles} particles"
 
-        # 3. Local likelihoods, settings of split Gibbs, kernels that particles cannot share.
-        is_stateful = isinstance(prior.kernel, StatefulKernel)
-        if has_settings or is_stateful or self._is_local(prior, problem):
-            annealing = self
-            if num_elements >= LARGE and not has_settings:
-                annealing = replace(self, sweeps=20, polish=10)
-            return SplitGibbs.resolve(annealing, prior, problem), "sgdd, then noise_denoise"
+        # 3. Settings of split Gibbs, or kernels that particles cannot share.
+        if has_settings or isinstance(prior.kernel, StatefulKernel):
+            return SplitGibbs.resolve(self, prior, problem), "sgdd, then noise_denoise"
 
-        # 4. Black boxes, and counts with few measurements: particles, then moves.
+        # 4. Many counts for each number measured: particles alone.
+        has_few = has_few_numbers(prior, problem)
+        if has_few and is_known_in_full(prior, problem):
+            return FEW_NUMBERS, f"smc of {FEW_NUMBERS.particles} particles"
+
+        # 5. Local likelihoods: sweeps draw elements from their exact conditional distributions.
+        if not has_few and isinstance(self.make_likelihood_step(prior, problem), HeatBath):
+            return SplitGibbs.resolve(self, prior, problem), "sgdd, then noise_denoise"
+
+        # 6. Black boxes: particles, then moves.
         return BLACK_BOX, f"smc of {BLACK_BOX.particles} particles, then noise_denoise"
 
-    def _is_local(self, prior: Prior, problem: Problem) -> bool:
-        """Return whether sweeps draw elements from their exact conditional distributions."""
-        if isinstance(prior.process, PureDeath) and isinstance(problem, InverseProblem):
-            num_measured = math.prod(problem.operator.measurement_shape(prior.shape))
-            if math.prod(prior.shape) > MAX_COUNTS_PER_MEASUREMENT * num_measured:
-                return False
-        return isinstance(self.make_likelihood_step(prior, problem), HeatBath)
+
+def has_few_numbers(prior: Prior, problem: Problem) -> bool:
+    """Return whether counts are more than four times as many as the numbers measured of them."""
+    if not isinstance(prior.process, PureDeath) or not isinstance(problem, InverseProblem):
+        return False
+    num_measured = math.prod(problem.operator.measurement_shape(prior.shape))
+    return math.prod(prior.shape) > MAX_COUNTS_PER_MEASUREMENT * num_measured
+
+
+def is_known_in_full(prior: Prior, problem: Problem) -> bool:
+    """Return whether a likelihood is no black box and has no unknown parameter."""
+    if not isinstance(problem, InverseProblem) or isinstance(problem, BlindProblem):
+        return False
+    return problem.incidence(prior.shape) is not None

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
+from blackout.confidence_intervals import CONFIDENCE_QUANTILE, ROUNDING, unseen_share
 from blackout.posterior.noise import Noise
 from blackout.random import SampleStreams
 
@@ -104,6 +105,38 @@ def r_hat(chains: np.ndarray) -> float:
         is_constant = np.ptp(part) < MIN_RANGE
         values.append(1.0 if is_constant else _r_hat(_normal_scores(part)))
     return max(values)
+
+
+def r_hat_limit(
+    num_chains: int, length: int, num_statistics: int, false_alarm_rate: float
+) -> float:
+    """Return the limit that the largest R-hat of perfect chains exceeds with a given probability.
+
+    Of independent normal values, the ratio of variances between and within the m = 2 C half-chains
+    of n = T / 2 values has an F distribution with m - 1 and m (n - 1) degrees of freedom, and
+
+        R-hat = sqrt((F + n - 1) / n).
+
+    Each of the statistics is tested twice, as it is and folded, with Bonferroni's correction.
+
+    Args:
+        num_chains: C, at least 2.
+        length: T, sweeps, at least 4.
+        num_statistics: whose largest R-hat is compared with the limit.
+        false_alarm_rate: above 0 and below 1.
+
+    References: Gelman and Rubin 1992, section 3.7 (F distribution); for rank-normalised values this
+        project, checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> round(r_hat_limit(4, 30, 18, 0.05), 2)
+        1.08
+    """
+    num_halves = 2 * num_chains
+    size = length // 2
+    rate = false_alarm_rate / (2 * num_statistics)
+    ratio = stats.f.isf(rate, num_halves - 1, num_halves * (size - 1))
+    return float(math.sqrt((ratio + size - 1) / size))
 
 
 def _effective_sample_size(chains: np.ndarray) -> float:
@@ -330,9 +363,12 @@ def prior_predictive_p_value(observed: Tensor, simulated: Tensor, num_values: in
 def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     """Return the log of the mean of exp(logs) [S], and its standard error.
 
-    The error is to first order (delta method); NaN for fewer than two logs.
+    The error is to first order (delta method); NaN for fewer than two logs. It holds where the
+    particles reach the mass. Equal logs have that of an unseen share of numbers that are 0, or
+    twice the mean; see `blackout.confidence_intervals.unseen_share`.
 
-    References: delta method; checked in tests/posterior/test_laws.py.
+    References: delta method; checked in tests/posterior/test_laws.py; equal logs: this project,
+        checked in tests/posterior/test_parts.py.
     """
     largest = logs.max()
     if np.isneginf(largest):
@@ -342,6 +378,8 @@ def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     error = math.nan
     if len(numbers) > 1:
         error = numbers.std(ddof=1) / mean / math.sqrt(len(numbers))
+        if error <= ROUNDING:
+            error = unseen_share(len(numbers)) / stats.norm.ppf(CONFIDENCE_QUANTILE)
     return float(largest + math.log(mean)), float(error)
 
 

@@ -27,7 +27,15 @@ from blackout.posterior.problem import (
     Prior,
     read_measurements,
 )
-from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch
+from blackout.protocols import (
+    Draw,
+    Drawn,
+    MetricDescription,
+    OutputNames,
+    References,
+    Samples,
+    Watch,
+)
 from blackout.random import SampleStreams
 
 if TYPE_CHECKING:
@@ -42,6 +50,27 @@ MIN_PICTURE_ELEMENTS = 3  # smaller vectors are points, without a picture
 MIN_OFFSET_VALUES = 10
 MIN_OFFSET = 10
 MIN_OFFSET_RATIO = 2
+
+METRICS = {
+    "r_hat": MetricDescription(better="lower"),
+    "ess_bulk": MetricDescription("samples", "higher"),
+    "ess_tail": MetricDescription("samples", "higher"),
+    "network_evaluations": MetricDescription("per sample", "lower"),
+    "likelihood_evaluations": MetricDescription("per sample", "lower"),
+    "seconds": MetricDescription("s", "lower"),
+    "repaired_share": MetricDescription("share of elements", "lower"),
+    "log_evidence": MetricDescription("nats", "higher"),
+    "log_likelihood": MetricDescription("nats", "reference"),
+    "log_likelihood_of_truth": MetricDescription("nats"),
+    "reward": MetricDescription(better="higher"),
+    "violations": MetricDescription("elements per sample", "lower"),
+    "residual_chi_square": MetricDescription("per element", "reference"),
+    "psnr": MetricDescription("dB", "higher"),
+    "psnr_of_mean": MetricDescription("dB", "higher"),
+    "std": MetricDescription("counts"),
+    "coverage_50": MetricDescription("share", "reference"),
+    "coverage_90": MetricDescription("share", "reference"),
+}
 
 
 def _measurement_setting(request: Mapping[str, Any]) -> Any:
@@ -228,7 +257,8 @@ class PosteriorDraw(Draw):
     cost: list[dict[str, float]] = field(default_factory=list)
     resumable = True
     references = References(
-        ideal={"residual_chi_square": 1.0, "r_hat": 1.0, "coverage_50": 0.5, "coverage_90": 0.9}
+        ideal={"residual_chi_square": 1.0, "r_hat": 1.0, "coverage_50": 0.5, "coverage_90": 0.9},
+        metrics=METRICS,
     )
 
     def __post_init__(self) -> None:

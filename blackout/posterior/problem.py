@@ -240,8 +240,10 @@ def repeat_rows(rows: Tensor, n: int) -> Tensor:
 
     A single row is returned as it is, and broadcasts.
     """
-    if len(rows) in (1, n):
+    if len(rows) == 1:
         return rows
+    if len(rows) >= n:
+        return rows[:n]
     return rows.repeat(n // len(rows), *[1] * (rows.ndim - 1))
 
 

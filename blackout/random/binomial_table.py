@@ -100,8 +100,8 @@ def _draw_sorted(
             tables = binomial_tables(chunk_p, max_n, digits)
             chunk_n = n.index_select(0, chunk)
             chunk_draw = draw.select(chunk)
-            drawn = look_up(chunk_draw, chunk_n, chunk_flipped, digits, tables, kernels)
-            counts.index_copy_(0, chunk, drawn)
+            chunk_counts = look_up(chunk_draw, chunk_n, chunk_flipped, digits, tables, kernels)
+            counts.index_copy_(0, chunk, chunk_counts)
     return counts
 
 
@@ -119,13 +119,15 @@ def _draw_both(
         rows = slice(start, start + chunk_samples)
         chunk_p = p[rows] if p.ndim else p
         chunk_flipped = flipped[rows] if p.ndim else flipped
-        drawn = []
+        counts_of_digits = []
         for digits in (UNDIVIDED, BASE_16):
             tables = binomial_tables(chunk_p.view(-1), 255, digits)
             chunk_draw = draw.select(rows)
-            drawn.append(look_up(chunk_draw, n[rows], chunk_flipped, digits, tables, kernels))
+            counts_of_digits.append(
+                look_up(chunk_draw, n[rows], chunk_flipped, digits, tables, kernels)
+            )
         is_small = (chunk_p < SMALL_PROBABILITY)[..., None]
-        counts[rows] = torch.where(is_small, drawn[0], drawn[1])
+        counts[rows] = torch.where(is_small, counts_of_digits[0], counts_of_digits[1])
     return counts
 
 

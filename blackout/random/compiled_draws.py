@@ -15,10 +15,12 @@ from torch import Tensor
 from blackout.random import torch_draws
 from blackout.random.binomial_table import binomial_by_table
 from blackout.random.streams import SampleStreams
+from blackout.random.words import bits_at
 
 MIN_ELEMENTS = 1 << 22  # drawn on a CPU by torch in about the second that it takes to load numba
 CUDA_CHECK_SHAPE = (64, 512)  # samples and elements of the comparison before kernels are used
 CPU_CHECK_SHAPE = (4, 64)
+MASK_SEED = 0x5DEECE66D1234567  # any number of 63 bits
 
 _num_drawn = [0]  # elements that this process has drawn on a CPU without numba
 
@@ -114,4 +116,13 @@ def kernels_agree(
     flipped = torch.zeros_like(even)
     compiled_counts = binomial_by_table(draws[2], uint8_n, sample_p, flipped, kernels)
     counts = binomial_by_table(draws[2], uint8_n, sample_p, flipped, None)
-    return torch.equal(compiled_counts, counts)
+    if not torch.equal(compiled_counts, counts):
+        return False
+
+    # 4. Masks of dropout.
+    seed = torch.full((), MASK_SEED, dtype=torch.int64, device=device)
+    first = torch.arange(num_samples, device=device) * num_elements
+    keep = torch.empty((num_samples, num_elements), dtype=torch.bool, device=device)
+    kernels.keep_mask(seed, first, 0, keep)
+    number = first[:, None] + torch.arange(num_elements, device=device)
+    return torch.equal(keep, bits_at(seed, number) >= 0)

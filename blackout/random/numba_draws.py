@@ -93,10 +93,10 @@ def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     return _draw_counts(False, keys, n, p)
 
 
-def words(seed: int, size: int) -> Tensor:
-    """Return the words of a seed, int64 [size], as `blackout.random.streams.words` does."""
-    numbers = torch.empty(size, dtype=torch.int64)
-    fill_words(seed, numbers.numpy())
+def words(seed: int, first: Tensor, size: int) -> Tensor:
+    """Return parts of a sequence, int64 [n, size], as `blackout.random.streams.words` does."""
+    numbers = torch.empty(len(first), size, dtype=torch.int64)
+    fill_words(seed, first.numpy(), numbers.numpy())
     return numbers
 
 
@@ -173,7 +173,9 @@ def sequential_search(
     Args:
         remainder: the uniform.
         mass: P(0).
-        start, slope, odds: P(k + 1) / P(k) = (start - slope k) odds / (k + 1).
+        start: a of the ratio P(k + 1) / P(k) = (a - b k) c / (k + 1).
+        slope: b of this ratio.
+        odds: c of this ratio.
     """
     k = 0.0
     while remainder > mass and mass > 0 and k < SEARCH_LIMIT:
@@ -256,7 +258,9 @@ def fill_counts(
     Args:
         is_poisson: Poisson counts with rates p; else binomial counts with n and p.
         keys: int64 [B].
-        n_rows, p_rows: parameters, float64 [B, E].
+        n_rows: numbers of trials n, float64 [B, E]; of Poisson counts only its shape
+            matters.
+        p_rows: probabilities or rates p, float64 [B, E].
         counts: float64 [B, E].
         table: of log k!.
     """
@@ -308,8 +312,10 @@ def fill_counts(
     return all_finite
 
 
-@cached_njit("void(i8, i8[::1])")
-def fill_words(seed: int, numbers: Any) -> None:
-    """Fill `numbers`, int64 [n], with the words of a seed."""
-    for k in range(numbers.size):
-        numbers[k] = mix(seed + k * GAMMA)
+@cached_njit("void(i8, i8[::1], i8[:, ::1])")
+def fill_words(seed: int, first: Any, numbers: Any) -> None:
+    """Fill `numbers`, int64 [n, size], with the words of a seed from number first[i] on."""
+    for row in range(len(first)):
+        start = seed + first[row] * GAMMA
+        for k in range(numbers.shape[1]):
+            numbers[row, k] = mix(start + k * GAMMA)

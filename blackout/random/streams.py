@@ -6,7 +6,7 @@ computed again alone, in another batch or on another device.
 
 The hash is SplitMix64. Its 64-bit key is folded from the address, one number at a time, as
 `fold_in` of JAX does. A second key, a function of the first, is added between the two
-multiplications of the hash, so that draws whose counters overlap do not share a shifted piece of
+multiplications of the hash. Draws whose counters overlap therefore do not share a shifted piece of
 one sequence. Addresses have 64 bits: among n draws, two share an address with a probability of
 about n^2 / 2^65.
 
@@ -101,9 +101,19 @@ def fold_seed(seed: int, *values: int) -> int:
     return key & MASK_63
 
 
-def words(seed: int, size: int) -> Tensor:
-    """Return the first words of SplitMix64's sequence for a seed: int64 [size]."""
-    return mix_(torch.arange(size).mul_(signed(GOLDEN_GAMMA)).add_(seed))
+def words(seed: int, first: Tensor, size: int) -> Tensor:
+    """Return parts of SplitMix64's sequence for a seed.
+
+    Args:
+        seed: of the sequence.
+        first: number of the first word of each part, int64 [n].
+        size: words in a part.
+
+    Returns:
+        int64 [n, size].
+    """
+    number = first[:, None] + torch.arange(size)
+    return mix_(number.mul_(signed(GOLDEN_GAMMA)).add_(seed))
 
 
 class Draw:
@@ -154,6 +164,7 @@ class GeneratorDraw(Draw):
         self._device = device
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
+        """Return the generator's next float64 uniforms of a shape; `attempt` is not needed."""
         return torch.rand(
             shape,
             generator=self._generator,

@@ -94,6 +94,27 @@ def inverse_cdf(keys: Tensor, table: Tensor, rows: Tensor, attempt: int) -> Tens
     return counts
 
 
+def keep_mask(seed: Tensor, first: Tensor, threshold: int, keep: Tensor) -> None:
+    """Fill a mask with whether the 16 random bits of an element reach a threshold, see `bits_at`.
+
+    Args:
+        seed: int64 scalar.
+        first: number of the first element of each row, int64 [B].
+        threshold: from -32,768 to 32,767.
+        keep: bool [B, ...], dense, with the rows outermost.
+    """
+    keep_mask_kernel[_grid(keep)](
+        seed,
+        first,
+        keep.view(torch.uint8),
+        keep.numel() // max(1, len(keep)),
+        keep.numel(),
+        threshold,
+        BLOCK_SIZE,
+        **OPTIONS,
+    )
+
+
 def _draw_counts(keys: Tensor, n: Tensor, p: Tensor, is_poisson: bool) -> Tensor:
     counts = torch.empty_like(n)
     num_elements = n.numel() // max(1, len(n))
@@ -241,7 +262,7 @@ def transformed_rejection(key, element, n, p, pending, IS_POISSON: tl.constexpr)
 
 
 @triton.jit
-def counts_kernel(
+def counts_kernel(  # noqa: PLR0913 - a Triton kernel
     keys,
     n_values,
     p_values,
@@ -272,7 +293,7 @@ def counts_kernel(
 
 
 @triton.jit
-def inverse_cdf_kernel(
+def inverse_cdf_kernel(  # noqa: PLR0913 - a Triton kernel
     keys,
     table,
     rows,
@@ -297,3 +318,14 @@ def inverse_cdf_kernel(
         count += tl.where(is_above, half, 0)
         remaining -= half
     tl.store(counts + index, count.to(tl.uint8), mask=exists)
+
+
+@triton.jit
+def keep_mask_kernel(seed, first, keep, num_elements, total, threshold, BLOCK: tl.constexpr):
+    """Fill keep, uint8 [total], with whether the bits of each element reach the threshold."""
+    index, exists, start, element = block_addresses(first, num_elements, total, BLOCK)
+    number = start + element
+    word = mix((number >> 2) * GAMMA + tl.load(seed))
+    bits = ((word >> (16 * (number & 3))) & 0xFFFF).to(tl.int32)
+    bits = bits - ((bits & 0x8000) << 1)
+    tl.store(keep + index, (bits >= threshold).to(tl.uint8), mask=exists)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -127,6 +128,8 @@ class SampleGrid(StepCallback):
     Raises:
         ValueError: a number that is not a whole number of at least 1, or too large.
     """
+
+    stops_on_signals = True
 
     def __init__(
         self,
@@ -281,6 +284,7 @@ class Scores(StepCallback):
         every_n_steps: score at steps that are a multiple of this; None for the final model only.
         seed: of the samples.
         num_samples_between: samples to score before the end; None for `num_samples`.
+        num_steps_between: steps of the sampler before the end; None for as many as it has.
         required: whether weights that are missing stop the run; otherwise a line says where to put
             them, and there are no scores.
 
@@ -301,18 +305,22 @@ class Scores(StepCallback):
         every_n_steps: int | None = None,
         seed: int = 0,
         num_samples_between: int | None = None,
+        num_steps_between: int | None = None,
         required: bool = True,
     ) -> None:
         check_at_least_one(
             every_n_steps=every_n_steps,
             num_samples=num_samples,
             num_samples_between=num_samples_between,
+            num_steps_between=num_steps_between,
         )
+        check_at_most(MAX_STEPS, num_steps_between=num_steps_between)
         check_at_most(
             MAX_SCORED_SAMPLES, num_samples=num_samples, num_samples_between=num_samples_between
         )
         self.num_samples = num_samples
         self.num_samples_between = num_samples_between or num_samples
+        self.num_steps_between = num_steps_between
         self.every_n_steps = every_n_steps
         self.seed = seed
         self.missing: str | None = None
@@ -326,11 +334,15 @@ class Scores(StepCallback):
         """Load extractor and reference, so that an impossible choice fails before training.
 
         Raises:
-            UserError: scores are due at steps at which there is no validation.
+            UserError: scores are due at steps at which there is no validation, or the number of
+                steps before the end cannot be chosen.
         """
         self._check_interval(trainer)
         if self._scores or self.missing:
             return
+        assert isinstance(pl_module, TrainingModule)
+        no_samples = torch.arange(0)
+        pl_module.model.validation_batches(no_samples, self.seed, self.num_steps_between)
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         device = trainer.strategy.root_device
         begin = self._scorer.begin
@@ -392,7 +404,9 @@ class Scores(StepCallback):
         scores = self._scores[split]
         scores.reset()
         model = pl_module.model
-        batches = model.batches if split == "test" else model.validation_batches
+        batches: Batches = model.batches
+        if split == "val":
+            batches = partial(model.validation_batches, num_steps=self.num_steps_between)
         self.values = score_samples(scores, batches, self.seed)
         self.provenance = {"seed": self.seed, **scores.provenance()}
 

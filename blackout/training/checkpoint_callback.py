@@ -17,13 +17,13 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
-from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.preemption import signals
 from blackout.random import compiler_version
 from blackout.training.checkpoint_files import BEST, LAST, read_checkpoint, write_checkpoint
+from blackout.training.host_copies import HostCopy, copy_to_host
 from blackout.training.lightning_module import StepCallback, check_finite
 from blackout.training.loggers import MetricsCSV, Wandb
 
@@ -31,6 +31,7 @@ from blackout.training.loggers import MetricsCSV, Wandb
 class AtomicCheckpointIO(CheckpointIO):
     """Checkpoint storage of the trainer: a thread writes a copy, so no step waits for the disk.
 
+    Nor does a step wait for an accelerator to copy its tensors: the thread does, see `HostCopy`.
     Lightning's `AsyncCheckpointIO` raises an error only in the first process, which writes, and the
     other processes would wait forever. Here `failure` returns the error, and `Checkpoints`
     broadcasts it.
@@ -48,13 +49,12 @@ class AtomicCheckpointIO(CheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
         """Write a checkpoint atomically in the thread, see `write_checkpoint`."""
-        copy = apply_to_collection(
-            checkpoint, torch.Tensor, lambda x: x.detach().to("cpu", copy=True)
-        )
+        copy = copy_to_host(checkpoint)
         self._futures[Path(path)] = self._executor.submit(self._write, copy, Path(path))
 
-    def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
-        write_checkpoint(checkpoint, path)
+    def _write(self, copy: HostCopy, path: Path) -> None:
+        copy.wait()
+        write_checkpoint(copy.content, path)
         self._on_save()
 
     def failure(self, *paths: Path) -> str | None:
@@ -106,9 +106,12 @@ class Checkpoints(StepCallback, Checkpoint):
         mode: "min" if smaller values are better, "max" if larger ones are.
         restore_best: whether the model has the best weights at the end, not the last ones (early
             stopping).
+        signals_every_n_steps: optimiser steps, or batches of a validation, between two exchanges of
+            several processes about signals; a signal takes effect with the next exchange. A single
+            process reacts to it after the step.
 
     Raises:
-        ValueError: every_n_steps below 1, or an unknown mode.
+        ValueError: every_n_steps or signals_every_n_steps below 1, or an unknown mode.
     """
 
     reacts_to_signals = True
@@ -120,11 +123,15 @@ class Checkpoints(StepCallback, Checkpoint):
         monitor: str | None = "val/bits_per_dim",
         mode: str = "min",
         restore_best: bool = False,
+        signals_every_n_steps: int = 10,
     ) -> None:
-        check_at_least_one(every_n_steps=every_n_steps)
+        check_at_least_one(
+            every_n_steps=every_n_steps, signals_every_n_steps=signals_every_n_steps
+        )
         ensure(mode in ("min", "max"), f"mode must be min or max, not {mode}")
         self._directory = Path(directory)
         self.every = every_n_steps
+        self.signal_interval = signals_every_n_steps
         self._monitor = monitor
         self._is_better = operator.lt if mode == "min" else operator.gt
         self._restore_best = restore_best
@@ -231,7 +238,14 @@ class Checkpoints(StepCallback, Checkpoint):
         """Store whether this validation is one within training."""
         self._is_validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
-    def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+    def on_validation_batch_start(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         """Stop the run on a signal: validation changes no weights, and is repeated on resume.
 
         The last validation of a run is completed first. Lightning would find nothing left to do,
@@ -239,6 +253,8 @@ class Checkpoints(StepCallback, Checkpoint):
         """
         is_last_step = 0 < trainer.max_steps <= trainer.global_step
         if not self._is_validating or is_last_step:
+            return
+        if trainer.world_size > 1 and batch_idx % self.signal_interval:
             return
         signum = signals.agreed()
         if signum:

@@ -63,8 +63,8 @@ LIGHTNING_LOADING = (
     "or continue its training with Trainer.fit(model, ckpt_path=path)"
 )
 
+# the description of a model, the weights of its network by name, and its other tensors by name
 ModelContents: TypeAlias = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
-"""The description of a model, the weights of its network by name, and its other tensors by name."""
 
 
 def export_model(

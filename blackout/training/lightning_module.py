@@ -26,7 +26,7 @@ from torchmetrics import Metric
 from blackout.component import thaw
 from blackout.errors import UserError, check_at_least_one, ensure
 from blackout.files import write_json
-from blackout.networks.layers import BatchShard, DistributedDropout
+from blackout.networks.dropout import BatchShard, Dropout
 from blackout.preemption import signals
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
@@ -77,11 +77,11 @@ class TrainingModule(pl.LightningModule):
 
         The masks of a user's `torch.nn.Dropout` also follow from the seed, but the samples they are
         applied to depend on the number of processes, unlike those of
-        `blackout.networks.layers.Dropout`.
+        `blackout.networks.dropout.Dropout`.
         """
         if self.trainer.world_size > 1:
             for layer in self.model.network.modules():
-                if isinstance(layer, DistributedDropout):
+                if isinstance(layer, Dropout):
                     layer.shard = BatchShard(
                         self.global_rank, self.trainer.world_size, len(batch["position"])
                     )
@@ -252,8 +252,10 @@ class StepCallback(Callback, ABC):
         every: optimiser steps between two acts.
         seconds: seconds between two acts.
         acts_next: whether to act after the next step in any case.
-        reacts_to_signals: whether to act when a signal asks the run to stop. Several processes
-            agree on that after every step.
+        reacts_to_signals: whether to act when a signal asks the run to stop.
+        signal_interval: optimiser steps between two agreements of several processes on signals.
+        stops_on_signals: whether a signal can interrupt what it does, so that several processes
+            must agree on signals right after it.
         boundary: number of steps at the last check.
         last_time: time of the last act, in seconds of a monotonic clock.
     """
@@ -262,6 +264,8 @@ class StepCallback(Callback, ABC):
     seconds = math.inf
     acts_next = False
     reacts_to_signals = False
+    signal_interval = 1
+    stops_on_signals = False
     boundary = 0
     last_time = 0.0
 
@@ -279,12 +283,27 @@ class StepCallback(Callback, ABC):
             return
         self.boundary = trainer.global_step
         now = time.monotonic()
-        has_signal = self.reacts_to_signals and (signals.received or trainer.world_size > 1)
+        has_signal = self.reacts_to_signals and self._may_have_signal(trainer)
         is_due = self.boundary % self.every == 0 or now - self.last_time >= self.seconds
         if self.acts_next or has_signal or is_due:
             self.acts_next = False
             self.last_time = now
             self.at_boundary(trainer, pl_module)
+
+    def _may_have_signal(self, trainer: pl.Trainer) -> bool:
+        """Whether to ask for signals: if one has arrived here, or all processes agree on them now.
+
+        Agreeing costs an exchange between the processes, so it is left out after most steps.
+        """
+        if trainer.world_size == 1:
+            return signals.received is not None
+        if self.boundary % self.signal_interval == 0:
+            return True
+        return any(
+            callback.stops_on_signals and self.boundary % callback.every == 0
+            for callback in trainer.callbacks  # type: ignore[attr-defined]
+            if isinstance(callback, StepCallback)
+        )
 
     @abstractmethod
     def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

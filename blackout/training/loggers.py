@@ -28,8 +28,8 @@ from blackout.errors import UserError
 from blackout.files import write_table
 from blackout.safe_reading import read_rows
 
+# values of one step by the names of their columns
 Row: TypeAlias = dict[str, str | float]
-"""Values of one step by the names of their columns."""
 
 IMAGES = "images"  # name under which the number of training images is logged to W&B
 SERVER_TIMEOUT = 5.0  # seconds in which the W&B server must answer
@@ -159,18 +159,24 @@ class Wandb(WandbLogger):
         group: runs shown together; None for the name of the sweep, if there is one.
         mode: online, offline or disabled; None for `WANDB_MODE` or the setting of `wandb offline`,
             otherwise online if there are an API key and a network connection.
+        name: of the run; None for the name of the run directory.
+        tags: words by which runs are filtered.
+        notes: a text about the run.
 
     Raises:
         ValueError: another mode.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         save_dir: str,
         project: str = "blackout",
         entity: str | None = None,
         group: str | None = None,
         mode: str | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
@@ -178,9 +184,12 @@ class Wandb(WandbLogger):
             hydra_config = HydraConfig.get()
             if hydra_config.mode == RunMode.MULTIRUN:
                 group = Path(hydra_config.sweep.dir).name
-        super().__init__(Path(save_dir).name, save_dir, project=project)
+        name = name or Path(save_dir).name
+        super().__init__(name, save_dir, project=project)
         self._settings: dict[str, Any] = {
-            "name": Path(save_dir).name,
+            "name": name,
+            "tags": list(tags) or None,  # None leaves WANDB_TAGS
+            "notes": notes,
             "dir": save_dir,
             "project": project,
             "group": group,

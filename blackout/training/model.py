@@ -27,6 +27,10 @@ from blackout.training.optimization import EMA
 # has a negative number.
 DROPOUT = 2  # dropout of a training step
 INITIALISATION = -2  # initial weights
+FIXED_STEPS = (
+    "callbacks.scores.num_steps_between is for diffusion models, family=blackout: "
+    "other families score samples in the steps of the model"
+)
 
 
 def check_finite_output(values: Tensor) -> Tensor:
@@ -164,12 +168,18 @@ class Model(Pretrained, nn.Module, ABC):
             (indices [b], samples): named arrays [b, ...], one of them `samples`.
         """
 
-    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
         """Draw as `batches`, for scores during training, by which a checkpoint may be chosen.
 
         A family whose samples have contexts of held-out data overrides it with those of validation
-        data.
+        data. Samplers of diffusion models can take another number of steps; others refuse it.
+
+        Raises:
+            UserError: `num_steps` is given, and the steps of these samples cannot be chosen.
         """
+        refuse(num_steps is not None, FIXED_STEPS)
         return self.batches(indices, seed)
 
     @torch.no_grad()
@@ -282,6 +292,17 @@ class Model(Pretrained, nn.Module, ABC):
         """
         if choice is False:
             return
-        self.network.compile(mode="default" if choice is True else choice)
+        mode = "default" if choice is True else choice
+        for module in self.compiled_modules(self.network):
+            module.compile(mode=mode)
         if self.ema is not None:
-            self.ema.module.compile()
+            for module in self.compiled_modules(self.ema.module):
+                module.compile()
+
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return the parts of a network that are compiled: those that the model calls as modules.
+
+        Args:
+            network: the one in training, or the averaged one.
+        """
+        return [network]

@@ -14,8 +14,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -24,7 +27,17 @@ using at::Tensor;
 constexpr auto TYPE = c10::DeviceType::PrivateUse1;
 const c10::Device DEVICE(TYPE, 0);
 
-// 1. One device with one stream.
+// 1. One device with one stream. Copies to the host that are not waited for happen when an event or the stream is.
+
+std::mutex unfinished_copies_mutex;
+std::vector<std::pair<Tensor, Tensor>> unfinished_copies;  // target on the host, and a snapshot of the source
+
+void finish_copies() {
+  const std::lock_guard<std::mutex> lock(unfinished_copies_mutex);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  for (auto& [target, snapshot] : unfinished_copies) target.copy_(snapshot);
+  unfinished_copies.clear();
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static constexpr c10::DeviceType static_type = TYPE;
@@ -39,11 +52,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void*) const override { return false; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
+  bool queryStream(const c10::Stream&) const override { return false; }
+  void synchronizeStream(const c10::Stream&) const override { finish_copies(); }
+  void synchronizeEvent(void*) const override { finish_copies(); }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
@@ -70,6 +83,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();
   }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     auto fresh = allocator.allocate(bytes);
     std::memcpy(fresh.get(), storage.data(), std::min(bytes, storage.nbytes()));
@@ -109,8 +123,13 @@ Tensor host(const Tensor& x) {
   return at::from_blob(const_cast<void*>(x.const_data_ptr()), x.sizes(), x.strides(), options);
 }
 
-Tensor copy_from(const Tensor& source, const Tensor& target, bool) {
+Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView guard;
+  if (non_blocking && target.is_cpu() && source.numel()) {
+    const std::lock_guard<std::mutex> lock(unfinished_copies_mutex);
+    unfinished_copies.emplace_back(target, host(source).clone());
+    return target;
+  }
   if (source.numel()) host(target).copy_(host(source));
   return target;
 }

@@ -44,31 +44,79 @@ def binary_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def counts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 rows of 6 Poisson counts."""
+    path = tmp_path_factory.mktemp("counts") / "counts.npy"
+    np.save(path, np.random.default_rng(0).poisson(5, (300, 6)).astype(np.uint8))
+    return path
+
+
 SMALL = ("network=mlp", "network.body.width=16", "network.body.depth=1")
 SCORED = (*SMALL, "trainer.max_steps=12", "batch_size=32", "callbacks.scores.num_samples=60")
 """Enough training for scores of 60 samples of the digits, which may cost no more than training."""
+BETWEEN = (
+    "callbacks.scores.every_n_steps=6", "callbacks.scores.num_samples_between=40",
+    "callbacks.scores.num_steps_between=2", "trainer.val_check_interval=6",
+)  # fmt: skip
+NARROW = ("network.width=16", "network.depth=1", "network.heads=2")
 FAMILIES = {
-    "blackout": SCORED,
-    "codes": ("family=codes", "dataset=cycles"),
-    "shuffle": ("family=shuffle", "dataset=jigsaw_digits"),
+    "digits": (*SCORED, *BETWEEN),
+    "unet": ("network.body.channels=8", "network.body.dropout=0.1"),
+    "levels": ("process=uniform", *SMALL),
+    "counts": ("dataset=counts", "dataset.path={counts}", "network.body.width=16"),
+    "classes": ("conditional=true", *SMALL),
+    "codes": ("family=codes", "dataset=cycles", *NARROW),
+    "factorized": ("family=codes", "recipe=factorized/jigsaws", "dataset=jigsaw_digits", "code=lehmer", "passes=1"),
+    "shuffle": ("family=shuffle", "dataset=jigsaw_digits", *NARROW),
     "flow": ("family=flow",),
-    "energy": ("family=energy", "dataset=counts"),
+    "graphs": ("experiment=dnfs/table1", "recipe=flow/sets"),
+    "energy": ("family=energy", "dataset=counts", "dataset.path={binary}"),
 }
+SAMPLED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "digits": (
+        ("evaluate=true", "likelihood.images=20"),
+        ("task=photons", "posterior=sgdd", "posterior.sweeps=2", "measurement=test:0"),
+    ),
+    "counts": (("evaluate=true", "likelihood.images=20"),),
+    "classes": (("classes=[3]", "sampler.guidance.scale=2", "sampler.num_steps=3"),),
+    "energy": (),  # its likelihood takes minutes
+}
+"""Family -> options of further runs of `sample.py`."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_runs_on_the_cpu_after_the_first_step(family: str, tmp_path: Path, binary_file: Path) -> None:
-    settings = [*FAMILIES[family], "debug=fast", f"runs_dir={tmp_path}", "run_id=run"]
-    if family == "energy":
-        settings.append(f"dataset.path={binary_file}")
-    output = run(*PROGRAM, "train", *settings)
-    assert devices(output) == ["cpu, simulated"], output  # on the CPU components are tried before training
+def test_nothing_runs_on_the_cpu_after_the_first_step(
+    family: str, tmp_path: Path, binary_file: Path, counts_file: Path
+) -> None:
+    """Training, validation, scores and samples, for the first time and after it has continued."""
+    files = {"binary": binary_file, "counts": counts_file}
+    settings = [word.format(**files) if word.startswith("dataset.path") else word for word in FAMILIES[family]]
+    settings = ["debug=fast", *settings, f"runs_dir={tmp_path}", "run_id=run"]
+    for more in ((), ("trainer.max_steps=14",)):
+        output = run(*PROGRAM, "train", *settings, *more)
+        assert devices(output) == ["cpu, simulated"], output  # on the CPU components are tried before training
+        assert ("(continued)" in output) == bool(more)
     (directory,) = tmp_path.glob("*/run")
     assert (directory / "samples" / "final.npz").exists()
-    if family == "energy":  # whose likelihood takes minutes
-        return
-    options = ["num_samples=20", "evaluate=true", "likelihood.images=20"]
-    assert devices(run(*PROGRAM, "sample", f"ckpt={directory}", *options)) == ["simulated"]
+    for options in SAMPLED.get(family, (("evaluate=true", "likelihood.images=20"),)):
+        assert devices(run(*PROGRAM, "sample", f"ckpt={directory}", "num_samples=20", *options)) == ["simulated"]
+
+
+def test_a_checkpoint_is_a_snapshot_that_nothing_waits_for() -> None:
+    code = """
+import torch
+from tests import accelerator
+accelerator.install()
+from blackout.training.host_copies import copy_to_host
+weights = torch.arange(100.0).to(accelerator.NAME)
+copy = copy_to_host({"weights": weights, "steps": [torch.ones(2), 3]})
+weights.mul_(2)  # the next step
+is_early = torch.equal(copy.content["weights"], torch.arange(100.0))
+copy.wait()
+print(is_early, torch.equal(copy.content["weights"], torch.arange(100.0)), copy.content["steps"][1])
+"""
+    assert run("-c", code).split() == ["False", "True", "3"]
 
 
 def test_two_processes_score_in_a_group_that_refuses_cpu_tensors(tmp_path: Path) -> None:

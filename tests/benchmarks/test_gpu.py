@@ -14,6 +14,12 @@ import torch
 from scipy import stats
 
 from benchmarks.gpu.__main__ import format_table, main
+from benchmarks.gpu.first_run import (
+    CIFAR10_FOLDER,
+    NOTE,
+    measure_first_run,
+    sampling_arguments,
+)
 from benchmarks.gpu.numerics import MIN_P_VALUE, chi_square_p_value
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.report import Report, Setup
@@ -39,7 +45,7 @@ def test_without_a_gpu_the_command_ends_with_one_line(capsys, monkeypatch):
     assert captured.out == "" and captured.err.count("\n") == 1 and "no GPU" in captured.err
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--device", "cpu"]])
+@pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--seconds", "many"]])
 def test_wrong_options_are_refused(arguments):
     with pytest.raises(SystemExit) as error:
         main(arguments)
@@ -76,18 +82,31 @@ def test_a_failing_case_is_reported_and_the_part_continues():
     assert "FAILS" in lines[0] and lines[-1] == "0 passed, 1 failed, 1 measured"
 
 
+def test_no_first_run_without_its_data_or_as_one_of_the_paper(tmp_path):
+    results = ResultList()
+    setup = Setup(torch.device("cpu"), quick=False, folder=tmp_path, data=tmp_path)
+    measure_first_run(setup, Report(results))
+    (row,) = results.rows
+    assert row["passed"] is None and "skipped" in row["note"] and CIFAR10_FOLDER in row["note"]
+    scored = sampling_arguments(setup, tmp_path, scored=True)
+    assert {"num_samples=5000", "metrics.scores=[fid,is]", "evaluate=true"} <= set(scored)
+    assert "not a figure of the paper" in NOTE
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("name", PARTS)
 def test_every_part_runs_on_a_cpu(name, tmp_path):
     results = ResultList()
     PARTS[name].run(Setup(torch.device("cpu"), quick=True, folder=tmp_path), Report(results))
     assert results.rows and [row for row in results.rows if row["passed"] is False] == []
+    if name == "first_run":
+        assert len(results.rows) == 2 and all(row["note"].startswith(NOTE) for row in results.rows)
 
 
 @pytest.mark.deep
 def test_the_command_writes_lines_of_json(tmp_path):
     file = tmp_path / "results.jsonl"
-    options = ["--device", "cpu", "--quick", "--only", "process_group,two_devices"]
+    options = ["--cpu-smoke", "--only", "process_group,two_devices"]
     command = [sys.executable, "-m", "benchmarks.gpu", *options, "--json", str(file)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from blackout import load_model
 from blackout.diffusion.latent_features import latent_features
-from blackout.diffusion.plots import heat_map
+from blackout.diffusion.plots import heat_map, relative_heat_map
 from tests.cli.conftest import TINY
 
 SHORT = (*(option for option in TINY if not option.startswith("network")), "validation_draws=1", "trainer.max_steps=4",
@@ -145,6 +145,23 @@ def test_series_and_volumes_from_file_to_pictures(run, tmp_path, shape):
     assert made["samples"].shape == (3, *shape) and made["indices"].tolist() == [0, 1, 2]
     assert made["seed"] == 5 and made["max_count"] >= made["samples"].max()
     assert (tmp_path / "x/a/samples/grid.png").stat().st_size > 200
+
+
+def test_a_heat_map_with_names_shows_every_gene_next_to_its_own_mean():
+    means = torch.cat([torch.tensor([1000.0, 0.5]), torch.full((98,), 0.01)])
+    counts = torch.zeros(4, 100, dtype=torch.int32)
+    counts[0, 0], counts[1, 1], counts[2, 0] = 1000, 1, 3000
+    names = [f"GENE{k}" for k in range(100)]
+    pixels = np.asarray(relative_heat_map(counts, means, names, ["B", "B", "T", "T"]))[..., 0]
+    width, height = 64 * 13, 4 * 6
+    cells = pixels[-height:, -width:]  # names are to the left and above
+    assert pixels.shape[0] > height and pixels.shape[1] > width
+    assert cells[0, 0] == 128 and cells[6, 13] == round(255 / 1.5) and cells[12, 0] == round(255 * 0.75)
+    assert cells[18:].max() == 0 and cells[:, 2 * 13 :].max() == 0
+    labels = pixels[-height:, :-width]
+    assert labels[:12].max() > 200 < labels[12:].max()  # both classes have their name
+    plain = relative_heat_map(counts, means)
+    assert plain.size == (100 * 6, 4 * 4)
 
 
 def test_pictures_of_very_many_elements_are_as_wide_as_formats_allow():

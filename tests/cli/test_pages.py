@@ -169,7 +169,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
     green = [pages.load_picture(tmp_path / "green.png", "green", tmp_path)]
-    content = {"head": (), "rows": [], "links": [], "seeds": None, "evidence": None}
+    content = {"head": (), "rows": [], "links": [], "seeds": None, "evidence": None, "num_settings": 0}
     content |= {"curve_data": None, "pictures": green}
     pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
@@ -261,13 +261,14 @@ def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_
         logger = "{wandb: {}}" if number == 3 else "{}"
         run.joinpath("config.yaml").write_text(f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n")
         values, beside = {"fd": score, "bits": score, "odd": score}, {"fd": {"held_out_data": 2.0, "copula": 9.0}}
-        run.joinpath("metrics.json").write_text(json.dumps({"values": values, "references": beside}))
+        content = {"values": values, "references": beside, "metric_descriptions": {"bits": {"better": "lower"}}}
+        run.joinpath("metrics.json").write_text(json.dumps(content))
     save_comparison([tmp_path / str(number) for number in range(4)], tmp_path / "all.html")
     rows = re.findall("<tr>(.*?)</tr>", (tmp_path / "all.html").read_text(), re.DOTALL)
     cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
     marked = [re.findall('class="number best"[^>]*>([0-9.]+)', row) for row in rows]
-    assert cells[0] == ["runs", "lr", "fd", "bits", "odd"] and cells[3] == ["run", "lr", "seed", "fd", "bits", "odd"]
-    assert cells[1][2] == "4 <small>&plusmn; 1.4</small>" and cells[2][0] == "2 seeds"
+    assert cells[0] == ["runs", "fd", "bits", "odd", "lr"] and cells[3] == ["run", "fd", "bits", "odd", "lr", "seed"]
+    assert cells[1][2] == "4 <small>&plusmn; 1</small>" and cells[2][0] == "2 seeds"
     assert marked == [[], [], ["0.6", "0.6"], [], ["3"], [], ["0.5"], []]
 
 
@@ -314,6 +315,19 @@ def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
     beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
     (card,) = run_results.score_cards({"values": {"distance": 3.0}, "references": {"distance": beside}})
     assert card["place"] == 0.5 and [value for _, value in card["references"]] == [1.0, 9.0, 5.0]
+
+
+def test_the_digits_of_a_card_follow_its_error_and_tell_it_from_its_references():
+    values = {"log_z": 15.52341, "log_z_error": 0.00213, "elbo": 15.51234, "fid": 123.456, "count": 12345.6}
+    references = {"log_z": {"exact": 15.52012}, "elbo": {"exact": 15.52012}}
+    described = {"log_z": {"unit": "nats", "better": "reference"}, "fid": {"better": "lower"}}
+    content = {"values": values, "references": references, "metric_descriptions": described}
+    cards = {card["name"]: card for card in run_results.score_cards(content)}
+    assert cards["log_z"]["value"] == 15.5234 and cards["log_z"]["references"] == [("exact", 15.5201)]
+    assert cards["elbo"]["value"] == 15.5123 and cards["elbo"]["references"] == [("exact", 15.5201)]
+    assert cards["fid"]["value"] == 123.5 and cards["count"]["value"] == 12350.0
+    assert cards["log_z"]["unit"] == "nats" and cards["fid"]["better"] == "lower is better"
+    assert cards["count"]["unit"] == "" == cards["count"]["better"]
 
 
 def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, monkeypatch, capfd):

@@ -1,5 +1,6 @@
 """Posteriors from the command line: files, figures, repeatability, and what is refused."""
 
+import csv
 import importlib
 import json
 import math
@@ -96,7 +97,16 @@ def test_measurements_in_a_file(run, model, tmp_path):
     x0 = np.random.default_rng(0).integers(0, 17, (2, 8, 8, 1))
     np.savez(tmp_path / "y.npz", y=x0.reshape(2, 4, 2, 4, 2, 1).sum((2, 4)), x0=x0)
     draw(run, model, tmp_path / "two", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
-    assert np.array_equal(np.load(tmp_path / "two/posterior.npz")["truth"], x0)
+    arrays = np.load(tmp_path / "two/posterior.npz")
+    assert np.array_equal(arrays["truth"], x0)
+    rows = list(csv.DictReader((tmp_path / "two/posterior.csv").open()))
+    assert len(rows) == 2 * 65 and [rows[k]["element"] for k in (0, 1, 65, 129)] == ["total", "0,0,0", "total", "0,7,7"]
+    assert [row["measurement"] for row in rows] == ["0"] * 65 + ["1"] * 65
+    elements = [row for row in rows if row["element"] != "total"]
+    for name, column in (("mean", "mean"), ("std", "std"), ("truth", "truth")):
+        assert np.allclose([float(row[column]) for row in elements], arrays[name].reshape(-1), rtol=1e-5)
+    assert np.allclose([float(row["q05"]) for row in elements], arrays["quantiles"][:, 0].reshape(-1), rtol=1e-5)
+    assert float(rows[65]["truth"]) == x0[1].sum()
     np.savez(tmp_path / "y.npz", y=x0[0].reshape(4, 2, 4, 2, 1).sum((1, 3)))
     draw(run, model, tmp_path / "one", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
     assert "psnr" not in metrics(tmp_path / "one")["values"]

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from blackout.cli.metrics_file import collect_references, write_scores
+from blackout.cli.metrics_file import (
+    collect_references,
+    describe_metrics,
+    merge_reports,
+    write_scores,
+)
 from blackout.flows.draw import ChainDraw
 from blackout.flows.graphs.draw import GraphDraw
 from blackout.permutations.shuffle.draw import ShuffleDraw
@@ -50,7 +55,11 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
 
 def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(REPORT, tmp_path / "metrics.json")
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {**REPORT, "references": collect_references(REPORT)}
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {
+        **REPORT,
+        "references": collect_references(REPORT),
+        "metric_descriptions": {},
+    }
     assert capsys.readouterr().out.splitlines() == [
         "fd: 3.0000 (held out data 1.0000, gaussian copula 8.0000)",
         "bits_per_dim_test: 3.6200 (negative binomial 4.1300)",
@@ -62,3 +71,20 @@ def test_errors_stand_behind_their_values(tmp_path: Path, capsys: pytest.Capture
     write_scores({"values": {"val/bits_per_dim": 3.5, "val/bits_per_dim_error": 0.25, "ess": 1}}, tmp_path / "x.json")
     assert capsys.readouterr().out.splitlines()[0] == "val/bits_per_dim: 3.5000 ± 0.2500"
     assert json.loads((tmp_path / "x.json").read_text())["values"]["val/bits_per_dim_error"] == 0.25
+
+
+def test_every_value_of_a_report_is_described_by_its_family_or_by_itself() -> None:
+    report = {
+        "values": {"test/ess": 0.5, "ess": 0.4, "own": 1.0, "unknown": 2.0},
+        "metric_descriptions": {"own": {"unit": "photons", "better": "lower"}, "absent": {}},
+    }
+    share = {"unit": "share of samples", "better": "higher"}
+    known = {"test/ess": share, "ess": share, "own": {"unit": "photons", "better": "lower"}}
+    assert describe_metrics(report, ChainDraw.references) == known
+
+
+def test_reports_are_merged_with_all_their_values_and_descriptions() -> None:
+    first = {"values": {"a": 1.0, "b": 2.0}, "metric_descriptions": {"a": {}}, "note": "first"}
+    merged = merge_reports(first, {"values": {"b": 3.0}}, {"metric_descriptions": {"b": {}}, "note": "last"})
+    assert merged == {"values": {"a": 1.0, "b": 3.0}, "metric_descriptions": {"a": {}, "b": {}}, "note": "last"}
+    assert first["values"] == {"a": 1.0, "b": 2.0}

@@ -41,3 +41,14 @@ def test_a_command_refuses_in_one_line(tmp_path, capsys, arguments, word):
     with pytest.raises(SystemExit) as left:
         main([str(tmp_path / arguments[0]), *arguments[1:]])
     assert left.value.code == 2 and word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments, word", [
+    (("--ckpt", "x"), "--ckpt brings its own graphs"), (("--chains", "2"), "--chains is not used by --method milp"),
+    (("--method", "greedy", "--sweeps", "9"), "--sweeps is not used"), (("--colours", "4"), "--colours is for colouring"),
+])  # fmt: skip
+def test_options_that_are_not_used_are_refused(tmp_path, capsys, arguments, word):
+    (tmp_path / "x.edges").write_text("0 1\n1 2\n")
+    with pytest.raises(SystemExit) as left:
+        main(["mis", str(tmp_path / "x.edges"), *arguments])
+    assert left.value.code == 2 and word in capsys.readouterr().err

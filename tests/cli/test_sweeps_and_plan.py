@@ -67,10 +67,20 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     outcome = run("train", *TINY, "plan=true", f"runs_dir={tmp_path / 'runs'}", "trainer.max_steps=1000")
     assert outcome.code == 0, outcome.err
     told = dict(line.split(":", 1) for line in outcome.out.splitlines())
-    assert set(told) == {"parameters", "work", "memory", "data", "length", "time"}
+    assert set(told) == {"parameters", "work", "memory", "data", "length", "time", "scores"}
     assert told["parameters"].strip() == "3,824"
     assert "64,000 images" in told["length"] and "1,258 training + 180 validation + 359 test" in told["data"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_tells_what_scores_cost_next_to_training(run, tmp_path):
+    scores = [f"callbacks.scores.{name}" for name in ("num_samples=100", "every_n_steps=250", "num_steps_between=2")]
+    words = [*TINY, "metrics=digits", *scores, "trainer.val_check_interval=250", "sampler=poisson"]
+    outcome = run("train", *words, "plan=true", f"runs_dir={tmp_path}", "trainer.max_steps=1000")
+    assert outcome.code == 0, outcome.err
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("scores:")]
+    assert "4 times 100 samples of 2 evaluations during training" in line
+    assert "100 samples of" in line.split(";")[1] and "% of the training" in line.split(";")[1]
 
 
 def test_a_plan_for_another_machine_says_that_the_batch_does_not_fit_here(run, tmp_path):

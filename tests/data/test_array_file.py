@@ -223,11 +223,11 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
         counts(tmp_path / "nowhere.npy")
     with pytest.raises(UserError, match="not a file"):
         counts(tmp_path)
-    (tmp_path / "x.csv.gz").write_bytes(b"x")
+    (tmp_path / "x.csv.xz").write_bytes(b"x")
     with pytest.raises(
-        UserError, match=r"x\.csv\.gz: unpack it first; supported formats are \.npy, "
+        UserError, match=r"x\.csv\.xz: unpack it first; supported formats are \.npy, "
     ):
-        counts(tmp_path / "x.csv.gz")
+        counts(tmp_path / "x.csv.xz")
 
 
 def test_letters_of_a_table_are_counts_and_other_columns_labels(tmp_path: Path) -> None:

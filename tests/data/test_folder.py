@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from blackout.data import image_folder
+from blackout.data.findings import Note
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)
@@ -198,3 +199,21 @@ def test_bad_arguments_are_refused(tmp_path: Path, arguments: dict[str, int], me
     save(tmp_path / "0.png")
     with pytest.raises(ValueError, match=message):
         image_folder(tmp_path, **arguments)
+
+
+def test_frames_other_files_and_images_outside_of_classes_are_named(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8)).astype(np.uint8)
+    for k, one in enumerate(pixels):
+        (tmp_path / "ab"[k % 2]).mkdir(exist_ok=True)
+        Image.fromarray(one).save(tmp_path / "ab"[k % 2] / f"{k}.png")
+    assert image_folder(tmp_path, size=8).class_names == ("a", "b")
+    (tmp_path / "labels.csv").write_text("x")
+    with pytest.warns(Note, match=r"no suffix of an image: labels\.csv, 1 in all"):
+        image_folder(tmp_path, size=8)
+    Image.fromarray(pixels[0]).save(tmp_path / "x.png")
+    with pytest.warns(Note, match="no classes, as 1 images are outside"):
+        assert image_folder(tmp_path, size=8).num_classes is None
+    frames = [Image.fromarray(one) for one in pixels]
+    frames[0].save(tmp_path / "x.tif", save_all=True, append_images=frames[1:])
+    with pytest.raises(UserError, match=r"x\.tif: it has 12 frames, and an image is one"):
+        image_folder(tmp_path, size=8)

@@ -90,7 +90,8 @@ def write(path: Path) -> dict[str, Any]:
         return {"layer": "run/photons", "labels": "type"}
     elif kind == ".tif":
         tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed")
-        tifffile.imwrite(path, MATRIX.reshape(60, 5, 1).astype(np.uint16))
+        frames = MATRIX.reshape(60, 1, 5).astype(np.uint16)
+        tifffile.imwrite(path, frames, metadata={"axes": "TYX"})
     return {}
 
 

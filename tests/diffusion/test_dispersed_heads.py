@@ -8,7 +8,7 @@ from scipy import stats
 from blackout.diffusion.heads import LogisticMixture, LogisticMixtureHead, ScaledHead
 from blackout.diffusion.losses import count_loss, poisson_loss
 from blackout.random import SampleStreams
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 
 MIXTURE = LogisticMixtureHead(ScaledHead(5.0), max_count=20, mean=5.0, std=4.0, components=3)
 

@@ -13,7 +13,12 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import classifier_test, compare_counts, compare_pairs
+from blackout.evaluation.count_scores import (
+    classifier_test,
+    compare_counts,
+    compare_pairs,
+    null_auc_error,
+)
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -32,6 +37,7 @@ SCORES = (
     "c2st_auc_error",
     "c2st_accuracy",
     "c2st_linear_auc",
+    "c2st_linear_auc_error",
     "ks_mean",
     "ks_total",
     "mean_ratio",
@@ -127,10 +133,39 @@ def test_few_held_out_counts_are_compared_with_several_parts_of_the_samples() ->
     ]
     scores = compare_counts(samples, few_held_out, 150, 1)
     assert scores["c2st_auc"] == pytest.approx(np.mean(parts))
-    # the standard deviation of the AUC of noise, for 30 held-out samples and 90 others
-    # (Mann and Whitney 1947)
-    ranks = np.argsort(np.random.default_rng(0).random((20_000, 120)), 1)[:, :30] + 1
-    assert np.std((ranks.sum(1) - 465) / 2700) == pytest.approx(scores["c2st_auc_error"], rel=0.02)
+    assert scores["c2st_auc_error"] == scores["c2st_linear_auc_error"] == null_auc_error(30, 3)
+
+
+@pytest.mark.parametrize("number, parts, repeats", [(60, 1, 400), (60, 3, 200), (300, 1, 200)])
+def test_the_error_of_an_auc_is_its_standard_deviation_for_perfect_samples(
+    number: int, parts: int, repeats: int
+) -> None:
+    """The classifier is a difference of means, in five folds.
+
+    The standard deviation of Mann and Whitney (1947) is smaller by a factor of sqrt(2).
+    """
+    rng = np.random.default_rng(0)
+    fold = np.arange(number) % 5
+    mean_aucs = []
+    for _ in range(repeats):
+        real = rng.normal(size=(number, 8))
+        aucs = []
+        for _ in range(parts):
+            samples = rng.normal(size=(number, 8))
+            scores = np.zeros((2, number))
+            for k in range(5):
+                direction = samples[fold != k].mean(0) - real[fold != k].mean(0)
+                scores[:, fold == k] = samples[fold == k] @ direction, real[fold == k] @ direction
+            aucs.append((scores[0][:, None] > scores[1]).mean())
+        mean_aucs.append(np.mean(aucs))
+    assert np.std(mean_aucs) == pytest.approx(null_auc_error(number, parts), rel=0.2)
+
+
+@pytest.mark.deep
+def test_the_error_of_an_auc_is_that_of_the_logistic_regression() -> None:
+    rng = np.random.default_rng(0)
+    aucs = [classifier_test(*rng.poisson(3.0, (2, 60, 10)), linear=True)[0] for _ in range(120)]
+    assert np.std(aucs) == pytest.approx(null_auc_error(60), rel=0.2)
 
 
 def test_provenance_names_the_reference() -> None:
@@ -179,6 +214,7 @@ def test_scores_that_need_more_samples_are_left_out(tmp_path: Path) -> None:
         "c2st_auc_error",
         "c2st_accuracy",
         "c2st_linear_auc",
+        "c2st_linear_auc_error",
     }
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
         assert (

@@ -50,10 +50,17 @@ def test_extractors_always_use_full_precision() -> None:
     expected = tiny_extractor()(images(3, 0)).features
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(tiny_extractor()(images(3, 0)).features, expected)
-    before = torch.backends.cuda.matmul.fp32_precision
-    with full_float32("cpu"):
-        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-    assert torch.backends.cuda.matmul.fp32_precision == before
+    precision = torch.get_float32_matmul_precision()
+    for surrounding in ("high", "highest"):
+        torch.set_float32_matmul_precision(surrounding)
+        try:
+            before = torch.backends.cuda.matmul.fp32_precision
+            with full_float32("cpu"):
+                assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+            assert torch.backends.cuda.matmul.fp32_precision == before
+            assert torch.backends.cuda.matmul.allow_tf32 == (surrounding == "high")
+        finally:
+            torch.set_float32_matmul_precision(precision)
 
 
 def test_module_extractor_refuses_wrong_widths_and_names() -> None:

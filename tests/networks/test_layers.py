@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from blackout.networks.dropout import Dropout
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
-    Dropout,
     TimeEmbedding,
     conv3x3,
     dense,
@@ -220,31 +220,3 @@ def test_group_norm_of_bfloat16_is_that_of_float64(
     )
     assert y.dtype == torch.bfloat16 and y.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(y.double(), exact, rtol=2**-8, atol=2**-7)
-
-
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("p", [0.1, 0.5])
-def test_dropout_keeps_the_mean_and_masks_gradients_like_values(
-    p: float, layout: torch.memory_format
-) -> None:
-    # the number of elements per image is not a multiple of 4
-    x = torch.ones(64, 15, 7, 9).contiguous(memory_format=layout).requires_grad_()
-    layer = Dropout(p)
-    dropped = round(65536 * p) / 65536
-    torch.manual_seed(1)
-    y = layer(x)
-    torch.manual_seed(1)
-    assert torch.equal(y, layer(x)) and not torch.equal(y, layer(x)) and y.stride() == x.stride()
-    is_kept = (y != 0).double()
-    assert torch.equal(y, (is_kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(
-        1, abs=0.02
-    )
-    y.sum().backward()
-    assert torch.equal(x.grad, y.detach())
-    error = 4 * math.sqrt(p * (1 - p) / x.numel())
-    assert is_kept.mean().item() == pytest.approx(1 - dropped, abs=error)
-    for axis in range(4):  # neighbours are independent
-        after = is_kept.narrow(axis, 1, x.shape[axis] - 1)
-        before = is_kept.narrow(axis, 0, x.shape[axis] - 1)
-        assert (after * before).mean().item() == pytest.approx((1 - dropped) ** 2, abs=2 * error)
-    assert layer.eval()(x) is x

@@ -154,7 +154,7 @@ def test_resampling_on_a_gpu_is_the_same(
 
 
 def test_channels_last_is_chosen_if_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA's group norm keeps the memory format from PyTorch 2.15 on."""
+    """CUDA's group norm keeps the memory format from PyTorch 2.15 on; compiled code has none."""
     assert best_memory_format(torch.device("cpu")) == torch.channels_last
     for version, expected in (
         ("2.14.1", torch.contiguous_format),
@@ -162,6 +162,7 @@ def test_channels_last_is_chosen_if_it_is_faster(monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(torch, "__version__", TorchVersion(version))
         assert best_memory_format(CUDA) == expected
+        assert best_memory_format(CUDA, is_compiled=True) == torch.channels_last
     network = CountNetwork(
         NCSNpp((3, 16, 16), channels=16, **SMALL), PaperInputs(255), channels_last=True
     )
@@ -174,3 +175,9 @@ def test_channels_last_is_chosen_if_it_is_faster(monkeypatch: pytest.MonkeyPatch
         "blackout.networks.inputs.best_memory_format", lambda *_: torch.contiguous_format
     )
     assert network.double().body.stem.weight.is_contiguous()
+    monkeypatch.setattr(
+        "blackout.networks.inputs.best_memory_format",
+        lambda *options: torch.channels_last if options[-1] else torch.contiguous_format,
+    )
+    network.compile(backend="eager")
+    assert not network.body.stem.weight.is_contiguous()

@@ -10,7 +10,7 @@ from blackout.permutations import all_permutations
 from blackout.permutations.coded.model import Blocks, Denoiser, fill_codes
 from blackout.permutations.group import lexicographic_rank
 from blackout.random import RandomSource
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 
 
 def assert_samples_follow(orders: Tensor, probabilities: Tensor) -> None:

@@ -40,7 +40,7 @@ from blackout.permutations.shuffles import (
     default_schedule,
 )
 from blackout.random import SampleStreams
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 from tests.verification.permutation_claims import point
 
 CHAINS = {

@@ -8,6 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
+from benchmarks.exact_posteriors import exact_problems
+from benchmarks.posterior_accuracy import ranks_of_truths
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
@@ -20,6 +22,7 @@ from blackout.posterior import (
     BlindProblem,
     Camera,
     Coupling,
+    Direct,
     Exact,
     Flips,
     Function,
@@ -35,9 +38,9 @@ from blackout.posterior import (
     UnknownParameter,
     anneal,
 )
-from blackout.posterior.diagnostics import log_mean_exp
+from blackout.posterior.diagnostics import log_mean_exp, rank_p_value
 from blackout.random import SampleStreams, categorical
-from blackout.verification.claims import ExactDenoiser, histogram, numbers, p_value
+from blackout.verification.draws import ExactDenoiser, count_states, p_value, state_numbers
 from blackout.verification.toys import Toy, pixel_pair, total_variation
 from tests.verification.posterior_claims import (
     BlackBoxed,
@@ -85,7 +88,7 @@ def problem_of_counts(levels, seed=1):
 def above_the_floor(samples, posterior, levels):
     """Total variation less that of as many independent draws."""
     floor = np.random.default_rng(0).multinomial(len(samples), posterior) / len(samples)
-    found = histogram(samples, levels) / len(samples)
+    found = count_states(samples, levels) / len(samples)
     return total_variation(found, posterior) - total_variation(floor, posterior)
 
 
@@ -171,10 +174,10 @@ class WalkingPrior(Prior):
 
     def step(self, x, s, t, source=None):
         matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
-        return self._drawn(matrix[numbers(x, self.toy.levels)], source)
+        return self._drawn(matrix[state_numbers(x, self.toy.levels)], source)
 
     def expected_data(self, x, s):
-        laws = self.toy.reverse(1.0, math.exp(-float(s)))[numbers(x, self.toy.levels)]
+        laws = self.toy.reverse(1.0, math.exp(-float(s)))[state_numbers(x, self.toy.levels)]
         return torch.from_numpy(laws @ self.toy.states).double()
 
     def one_step_samples(self, x, s, streams, num_samples):
@@ -184,7 +187,7 @@ class WalkingPrior(Prior):
 
     def reverse(self, z, t, source=None, num_steps=None):
         return self._drawn(
-            self.toy.reverse(1.0, math.exp(-t))[numbers(z, self.toy.levels)], source.step(0)
+            self.toy.reverse(1.0, math.exp(-t))[state_numbers(z, self.toy.levels)], source.step(0)
         )
 
 
@@ -408,6 +411,31 @@ def test_an_element_of_a_spiky_law_is_known():
     assert abs(estimate - exact) < 0.05 and error < 0.02
 
 
+def problem_named(name):
+    """One of the twelve exact problems."""
+    return next(problem for problem in exact_problems() if problem.name == name)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "name, method, is_calibrated",
+    [
+        ("thinning, rough", Direct(), True),
+        ("sum of photons, smooth", SMC(16), True),
+        ("sum of photons, smooth", SplitGibbs(sweeps=30, polish=10), True),
+        ("blurred photons, smooth", Auto(), True),
+        ("sum of photons, smooth", SMC(8, power=4.0), False),
+    ],
+)
+def test_truths_have_uniform_ranks_among_samples_of_their_measurement(name, method, is_calibrated):
+    """Simulation-based calibration [Talts 2018] with the exact denoiser; a likelihood taken too often is told apart."""
+    exact = problem_named(name)
+    truths = exact.truths(300, 3)
+    prior, problem = exact.prior(), exact.measure(truths, 4)
+    ranks, _ = ranks_of_truths(method.resolve(prior, problem), prior, problem, truths, 19)
+    assert (rank_p_value(ranks) > 1e-3) == is_calibrated
+
+
 def test_auto_takes_what_is_best_for_a_problem(capsys):
     known = InverseProblem(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([1.0, 0.0]))
     sums = InverseProblem(Matrix(torch.ones(1, 2)), Poisson(), torch.tensor([2.0]))
@@ -417,7 +445,9 @@ def test_auto_takes_what_is_best_for_a_problem(capsys):
     prior = Prior(None, PureDeath(4), (2,))
     names = [type(Auto().resolve(prior, problem)).__name__ for problem in (known, sums, box)]
     few = InverseProblem(Matrix(torch.ones(1, 5)), Poisson(), torch.tensor([2.0]))
-    assert type(Auto().resolve(replace(prior, shape=(5,)), few)).__name__ == "SMC"
+    assert Auto().resolve(replace(prior, shape=(5,)), few) == SMC(16)
+    large = InverseProblem(Identity(), Poisson(), torch.ones(300))
+    assert len(Auto().resolve(replace(prior, shape=(300,)), large).levels) == 42
     assert names == ["Overwrite", "Auto", "SMC"] and "64 particles" in capsys.readouterr().out
     assert type(Auto(sweeps=5).resolve(prior, box)).__name__ == "Auto"
     with pytest.raises(UserError, match=r"posterior\.sweeps: posterior=auto chose 64 particles"):
@@ -436,4 +466,4 @@ def test_chains_that_no_state_would_allow_are_brought_back_and_others_stay(start
     of_states = Coupling(case.process).relax(problem, (2,), 0.5).log_likelihood
     states = torch.cartesian_prod(torch.arange(4), torch.arange(4))
     toy = replace(case.toy, relaxed=lambda t: of_states(states).exp().numpy())
-    assert p_value(histogram(found.samples, 4), toy.split(0.5)) > 1e-3
+    assert p_value(count_states(found.samples, 4), toy.split(0.5)) > 1e-3

@@ -38,17 +38,19 @@ from blackout.posterior.diagnostics import (
     coverage,
     ess_bulk,
     ess_tail,
+    log_mean_exp,
     normalised_ranks,
     posterior_predictive_p_value,
     predictive_quantiles,
     prior_predictive_p_value,
     r_hat,
+    r_hat_limit,
     rank_discrepancies,
     rank_p_value,
 )
 from blackout.posterior.split_gibbs import Coupling, colour_forests, find_possible_state, make_step
 from blackout.random import SampleStreams
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 
 SHAPE = (2, 6, 6)
 OPERATORS = [
@@ -386,6 +388,13 @@ def test_chains_are_judged_as_by_arviz(name):
     )
 
 
+def test_equal_evidence_has_an_error():
+    """Eight equal estimates leave a share of 1 - 0.025^(1/8) of others open; others show their own error."""
+    assert log_mean_exp(np.full(8, 2.0)) == (2.0, pytest.approx((1 - 0.025 ** (1 / 8)) / 1.959964))
+    logs = np.log([1.0, 2.0, 3.0])
+    assert log_mean_exp(logs) == (pytest.approx(np.log(2)), pytest.approx(1 / 2 / 3**0.5))
+
+
 def test_an_impossible_state_is_the_lowest_not_left_out():
     """One chain at -inf, the others free: the same ranks, and so the same figures, as one far below them."""
     chains = known_chains()["independent"]
@@ -395,6 +404,18 @@ def test_an_impossible_state_is_the_lowest_not_left_out():
     assert ess_bulk(chains) == pytest.approx(ess_bulk(low)) and ess_bulk(chains) < 100
     assert r_hat(np.ones((4, 9))) == 1.0 and r_hat(np.arange(4.0)[:, None].repeat(9, 1)) == math.inf
     assert np.isnan([r_hat(chains[:1]), r_hat(chains[:, :3]), ess_bulk(chains[:, :3])]).all()
+
+
+@pytest.mark.parametrize("chains, sweeps", [(4, 30), (12, 12), pytest.param(3, 8, marks=pytest.mark.deep)])
+def test_perfect_chains_exceed_the_limit_of_r_hat_in_one_run_of_twenty(chains, sweeps):
+    """The largest of 18 statistics of independent normal draws exceeded 1.05 in half of all runs, and in most."""
+    rng, runs = np.random.default_rng(0), 200
+    limit = r_hat_limit(chains, sweeps, 18, 0.05)
+    largest = np.array([
+        max(r_hat(rng.normal(size=(chains, sweeps))) for _ in range(18)) for _ in range(runs)
+    ])
+    assert (largest > limit).mean() <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
+    assert (largest > 1.05).mean() > 0.3 and (largest > 1 + 0.5 * (limit - 1)).mean() > 0.5
 
 
 PLANTED = {

@@ -94,7 +94,10 @@ def test_names_of_compiled_functions_are_unique(numba_draws) -> None:
 
 
 def test_numba_makes_the_same_words(numba_draws, monkeypatch) -> None:
+    first = torch.tensor([0, 5, 2**40])
     for seed in (0, 2**63 - 1):
-        assert torch.equal(numba_draws.words(seed, 1000), streams.words(seed, 1000))
+        expected = streams.words(seed, first, 300)
+        assert torch.equal(numba_draws.words(seed, first, 300), expected)
+        assert torch.equal(expected[1, 5:], streams.words(seed, torch.tensor([10]), 295)[0])
     monkeypatch.setattr(words, "MIN_COMPILED_WORDS", 1)
-    assert torch.equal(words.random_words(3, 100), streams.words(3, 100))
+    assert torch.equal(words.random_words(3, first, 100), streams.words(3, first, 100))

@@ -20,6 +20,9 @@ POINTER_TYPES = {
     "n_values": "*fp64",
     "p_values": "*fp64",
     "table": "*fp64",
+    "seed": "*i64",
+    "first": "*i64",
+    "keep": "*u8",
 }
 
 
@@ -32,7 +35,12 @@ def test_triton_draws_what_torch_draws() -> None:
 
 @pytest.mark.parametrize(
     ("name", "is_poisson"),
-    [("counts_kernel", True), ("counts_kernel", False), ("inverse_cdf_kernel", None)],
+    [
+        ("counts_kernel", True),
+        ("counts_kernel", False),
+        ("inverse_cdf_kernel", None),
+        ("keep_mask_kernel", None),
+    ],
 )
 def test_kernels_compile_for_cuda(name: str, is_poisson: bool | None) -> None:
     from triton.backends.compiler import GPUTarget

@@ -10,9 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from blackout.networks.layers import BatchShard, DistributedDropout, Dropout
 from blackout.training import checkpoint_callback
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.lightning_module import TrainingModule
@@ -112,27 +110,6 @@ def test_torchrun_restarts_a_group_with_killed_workers(tmp_path):
         assert process.returncode == 0, process.stderr[-5000:]
         assert process.stdout.count("(continued)") == (2 if callbacks else 0)
     assert result(tmp_path / "digits/killed") == result(tmp_path / "digits/whole")
-
-
-@pytest.mark.parametrize(
-    "layer, shard_layer", [(nn.Dropout, DistributedDropout), (Dropout, Dropout)]
-)
-def test_shards_of_a_batch_use_the_dropout_masks_of_the_whole_batch(layer, shard_layer):
-    whole_batch_layer = layer(0.3)
-    x = torch.randn(12, 5, 3, 3).to(memory_format=torch.channels_last)
-    for rows in (x, x.repeat_interleave(2, 0)):
-        torch.manual_seed(3)
-        expected = whole_batch_layer(rows)
-        for number in (2, 3, 4):
-            samples = rows.unflatten(0, (12, -1))
-            for rank in range(number):
-                shard = shard_layer(0.3)
-                shard.shard = BatchShard(rank, number, 12 // number)
-                torch.manual_seed(3)
-                actual = shard(samples[rank::number].flatten(0, 1))
-                assert torch.equal(
-                    actual, expected.unflatten(0, (12, -1))[rank::number].flatten(0, 1)
-                )
 
 
 def test_saves_are_asynchronous_and_complete(run, tmp_path, monkeypatch):  # noqa: F811

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from blackout.networks.layers import Dropout
+from blackout.networks.dropout import Dropout
 from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
 from blackout.training.optimization import EMA, Optimization, ema_decay
 

@@ -26,6 +26,7 @@ from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 from blackout.training.callbacks import Scores, score_samples
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
+from blackout.training.model import Model
 from blackout.training.optimization import Optimization
 from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
@@ -250,8 +251,16 @@ def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
     assert f"sample.py ckpt={tmp_path} num_samples=40 evaluate=true, or callbacks.scores.num_samples=39" in line
 
 
-def test_more_samples_are_scored_at_the_end_than_between(scorer):
-    scores = Scores(scorer, 2 * SAMPLES, every_n_steps=4, num_samples_between=SAMPLES)
+def test_more_samples_are_scored_at_the_end_than_between(scorer, monkeypatch):
+    scores = Scores(scorer, 2 * SAMPLES, every_n_steps=4, num_samples_between=SAMPLES, num_steps_between=2)
+    steps = []
+    batches = BlackoutDiffusion.batches
+
+    def record_steps(model, *arguments, sampler=None, **options):
+        steps.append((sampler or model.sampler).num_steps)
+        return batches(model, *arguments, sampler=sampler, **options)
+
+    monkeypatch.setattr(BlackoutDiffusion, "batches", record_steps)
     module = make_module()
     data = SourceDataModule(DATA, 50)
     trainer = pl.Trainer(
@@ -264,6 +273,13 @@ def test_more_samples_are_scored_at_the_end_than_between(scorer):
     assert scores.provenance["num_samples"] == SAMPLES
     trainer.test(module, data, verbose=False)
     assert scores.provenance["num_samples"] == 2 * SAMPLES
+    assert steps == [2, 2, 2, 4]  # the check before training, two validations, the test
+
+
+def test_families_without_a_choice_of_steps_refuse_it_before_training(scorer, monkeypatch):
+    monkeypatch.setattr(BlackoutDiffusion, "validation_batches", Model.validation_batches)
+    with pytest.raises(UserError, match="num_steps_between is for diffusion models"):
+        trained(Scores(scorer, SAMPLES, every_n_steps=2, num_steps_between=2))
 
 
 class Nowhere:

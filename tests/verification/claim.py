@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blackout.verification.claims import SURE
+from blackout.verification.draws import MIN_P_VALUE
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Claim:
         name: what is claimed.
         error: the largest deviation, or a p-value.
         allowed: the largest deviation allowed; None if `error` is a p-value, which must be at least
-            `SURE`.
+            `MIN_P_VALUE`.
     """
 
     name: str
@@ -22,4 +22,4 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
+        return self.error >= MIN_P_VALUE if self.allowed is None else self.error <= self.allowed

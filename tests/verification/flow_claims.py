@@ -31,7 +31,8 @@ from blackout.flows.simulation import Events, Leap, NetRates, Simulation, Single
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
 from blackout.networks import LESite
 from blackout.random import SampleStreams
-from blackout.verification.claims import histogram, independent, numbers, p_value
+from blackout.verification.draws import count_states, p_value, state_numbers
+from blackout.verification.exact_steps import joint_distribution
 from blackout.verification.toys import Array
 from tests.verification.claim import Claim
 
@@ -63,7 +64,7 @@ class Enumeration:
 
     def index(self, x: Tensor) -> Tensor:
         """Return the indices of states [B, d], int64 [B]."""
-        return torch.from_numpy(numbers(x, self.target.levels))
+        return torch.from_numpy(state_numbers(x, self.target.levels))
 
     def distribution(self, t: float) -> Tensor:
         """Return p_t, float64 [n]."""
@@ -152,7 +153,7 @@ class Enumeration:
         moves = -torch.expm1(-length * total) * rates / total.clamp(min=1e-300)
         current = torch.nn.functional.one_hot(self.states.x.long(), self.target.levels)
         probabilities = moves + current * torch.exp(-length * total)
-        return torch.from_numpy(independent(probabilities.numpy()))
+        return torch.from_numpy(joint_distribution(probabilities.numpy()))
 
     def single_kernel(self, table: Tensor, length: float) -> Tensor:
         """Return the transition probabilities of at most one jump, [n, n]."""
@@ -265,8 +266,44 @@ def _time_steps() -> Iterator[Claim]:
         )
 
 
+def log_z_bias(
+    toy: Enumeration, kernel: Callable[[Tensor, float], Tensor], share: float, steps: int
+) -> float:
+    """Return log E e^w of time steps with weights by the trapezoid, less log Z, by whole matrices.
+
+    Args:
+        toy: with its best rates.
+        kernel: of a step.
+        share: of the best rates, which are taken; 1 makes w the same for every chain.
+        steps: of the simulation.
+    """
+    mass = toy.law(0.0)
+    for k in range(steps):
+        start = k / steps
+        end = (k + 1) / steps
+        tables = [share * toy.best_net_rates(t) for t in (start, end)]
+        first, last = (
+            forward_residual(toy.slopes, table, t * toy.states.log_ratios)
+            for table, t in zip(tables, (start, end), strict=True)
+        )
+        mass = (
+            (mass * (first / (2 * steps)).exp())
+            @ kernel(tables[0], 1 / steps)
+            * (last / (2 * steps)).exp()
+        )
+    return float(mass.sum().log()) - toy.log_z
+
+
 def _weights() -> Iterator[Claim]:
     toy = Enumeration(Ising(3, 0.4))
+    for kind, kernel in (("leap", toy.leap_kernel), ("single", toy.single_kernel)):
+        biases = [log_z_bias(toy, kernel, 0.5, steps) for steps in _STEPS]
+        order = math.log2(biases[-2] / biases[-1])
+        yield Claim(
+            f"{kind}, half of the best rates: log Z is off by order 1, found {order:.2f}",
+            abs(order - 1),
+            0.15,
+        )
     scores = toy.lookup(toy.best_net_rates)
     chains = torch.arange(32)
 
@@ -383,5 +420,5 @@ def _standard_errors_from_one(log_ratios: Tensor) -> float:
 def _p_value(toy: Enumeration, samples: Tensor, distribution: Tensor) -> float:
     """Return the chi-square p-value of samples against a distribution."""
     return p_value(
-        histogram(samples, toy.target.levels), distribution.numpy() / float(distribution.sum())
+        count_states(samples, toy.target.levels), distribution.numpy() / float(distribution.sum())
     )

@@ -32,7 +32,7 @@ from blackout.permutations.distributions import (
 from blackout.permutations.group import lexicographic_rank, num_cycles
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 from tests.verification.claim import Claim
 
 

@@ -31,12 +31,12 @@ from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
 from blackout.posterior.problem import InverseProblem, Prior, Streams
 from blackout.posterior.split_gibbs import Coupling, SplitGibbs
 from blackout.random import SampleStreams, categorical
-from blackout.verification.claims import histogram, numbers, p_value
+from blackout.verification.draws import count_states, p_value, state_numbers
 from blackout.verification.toys import (
     Array,
     Toy,
-    divided,
-    normal_rows,
+    divide_or_default,
+    normalise_rows,
     pixel_pair,
     thinning,
     total_variation,
@@ -139,11 +139,11 @@ class SplitToy:
 
     def denoise(self, t: float) -> Array:
         """Return p(x | z), [z, x]; the prior for states that cannot occur."""
-        return normal_rows((self.p[:, None] * self.forward(t)).T, _normalise(self.p))
+        return normalise_rows((self.p[:, None] * self.forward(t)).T, _normalise(self.p))
 
     def likelihood_step(self, t: float, factor: float = 1.0) -> Array:
         """Return P(z | x), proportional to Lt(z) K_t(x, z), [x, z]; `factor` as in `forward`."""
-        return normal_rows(
+        return normalise_rows(
             self.forward(t, factor) * self.relaxed_likelihood(t),
             _normalise(self.relaxed_likelihood(t)),
         )
@@ -166,7 +166,7 @@ class SplitToy:
         target = self.forward(t)[x] * self.relaxed_likelihood(t)
         sites = range(self.elements)
         steps = (
-            normal_rows(
+            normalise_rows(
                 self._differs_only_at(site) * target, self._differs_only_at(site) / self.states
             )
             for site in sites
@@ -216,7 +216,7 @@ class SplitToy:
     @staticmethod
     def _metropolis_accept(proposal: Array, weight: Array) -> Array:
         """Return the Metropolis chain of a proposal, [x, x'], with the given target ratios."""
-        moved = proposal * np.minimum(1.0, divided(weight[None], weight[:, None], 1.0))
+        moved = proposal * np.minimum(1.0, divide_or_default(weight[None], weight[:, None], 1.0))
         return moved + np.diag(1 - moved.sum(1))
 
     def error(self, distribution: Array) -> float:
@@ -253,7 +253,7 @@ class ExactPrior(Prior):
     def reverse(
         self, z: Tensor, t: float, source: Streams = None, num_steps: int | None = None
     ) -> Tensor:
-        return self._drawn(self.toy.denoise(t)[numbers(z, self.toy.states)], source)
+        return self._drawn(self.toy.denoise(t)[state_numbers(z, self.toy.states)], source)
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
         return self._drawn(np.tile(self.toy.p, (number, 1)), source)
@@ -520,7 +520,8 @@ def draws(n: int = _CHAINS) -> Iterator[Claim]:
         expected = reduce(np.matmul, map(toy.sweep, levels), np.eye(16)[0])
         samples = SplitGibbs(levels).sample(case.prior, case.problem, n, start=start).samples
         yield _is_plausible(
-            f"{case.name}: sweeps of a separable problem", p_value(histogram(samples, 4), expected)
+            f"{case.name}: sweeps of a separable problem",
+            p_value(count_states(samples, 4), expected),
         )
     for case in cases(separable=False):
         for title, step, method in (
@@ -532,21 +533,23 @@ def draws(n: int = _CHAINS) -> Iterator[Claim]:
             expected = persistent_distribution(case.toy, levels, step)
             samples = method.sample(case.prior, case.problem, n, start=start).samples
             yield _is_plausible(
-                f"{case.name}: sweeps with {title}", p_value(histogram(samples, 4), expected)
+                f"{case.name}: sweeps with {title}", p_value(count_states(samples, 4), expected)
             )
         expected = reduce(
             np.matmul, map(case.toy.noise_denoise, (*levels, levels[0])), np.eye(16)[0]
         )
         samples = NoiseDenoise(levels, 4).sample(case.prior, case.problem, n, start=start).samples
         yield _is_plausible(
-            f"{case.name}: noise-denoise moves", p_value(histogram(samples, 4), expected)
+            f"{case.name}: noise-denoise moves", p_value(count_states(samples, 4), expected)
         )
     yield _published_sweep(start)
     case = cases(separable=True)[1]
     problem = InverseProblem(Identity(), Binomial(0.3), torch.tensor([1.0, 2.0]))
     samples = Direct().sample(case.prior, problem, n).samples
     weight = case.toy.p * problem.log_likelihood(_all_states(4).double()).exp().numpy()
-    yield _is_plausible("pure death: direct", p_value(histogram(samples, 4), weight / weight.sum()))
+    yield _is_plausible(
+        "pure death: direct", p_value(count_states(samples, 4), weight / weight.sum())
+    )
 
 
 def _published_sweep(start: Tensor) -> Claim:
@@ -556,7 +559,8 @@ def _published_sweep(start: Tensor) -> Claim:
     samples = chain.sample(case.prior, case.problem, len(start), start=start).samples
     z = np.linalg.matrix_power(case.toy.metropolis(0, 0.5, 3.0), 4)[0]
     return _is_plausible(
-        "uniform: a sweep as published", p_value(histogram(samples, 4), z @ case.toy.denoise(0.5))
+        "uniform: a sweep as published",
+        p_value(count_states(samples, 4), z @ case.toy.denoise(0.5)),
     )
 
 

@@ -15,7 +15,7 @@ from blackout.diffusion.guidance import (
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser
+from blackout.verification.draws import ExactDenoiser
 from blackout.verification.toys import Toy, pixel_pair
 
 _CLASS_WEIGHTS = [
@@ -42,7 +42,7 @@ def test_predicted_counts_of_a_class_differ_by_the_ratio_of_class_probabilities(
     p = ALL.marginal(Q)
     p_c = SHARES[1] * CLASSES[1].marginal(Q)
     share = p_c / p
-    y, y_c = (toy.beliefs(Q).mean.reshape(-1, 2) for toy in (ALL, CLASSES[1]))
+    y, y_c = (toy.missing_counts(Q).mean.reshape(-1, 2) for toy in (ALL, CLASSES[1]))
     for state in INTERIOR:
         for pixel in range(2):
             ratio = share[with_one_more_unit(state, pixel)] / share[state]

@@ -16,9 +16,9 @@ from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform
 from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import logit_times, step_times
 from blackout.random import SampleStreams
-from blackout.verification import claims as steps
 from blackout.verification import toys as markov_toys
-from blackout.verification.claims import ExactJumpDenoiser
+from blackout.verification.draws import ExactJumpDenoiser
+from blackout.verification.exact_steps import missing_and_immigrants
 from blackout.verification.toys import JumpToy
 from tests.verification.test_particles import distance, tilted
 
@@ -37,7 +37,7 @@ def three_levels(process, matrices):
 def finite(process):
     """Return a process in continuous time with its two toys."""
     return three_levels(
-        process, markov_toys.of_generator(process.generator().numpy(), process.ordered)
+        process, markov_toys.generator_transitions(process.generator().numpy(), process.ordered)
     )
 
 
@@ -45,7 +45,7 @@ def chain():
     """Return a uniform chain in discrete time with its two toys."""
     process = UniformChain(2, 60)
     steps = torch.arange(1, 61)
-    return three_levels(process, markov_toys.of_steps(process.step(steps).numpy()))
+    return three_levels(process, markov_toys.chain_transitions(process.step(steps).numpy()))
 
 
 UNIFORM = finite(Uniform(2))
@@ -53,7 +53,7 @@ ABSORBING = finite(Absorbing(2))
 ORDINAL = finite(Ordinal(2))
 CHAIN = chain()
 IMMIGRATION = three_levels(
-    BirthDeath(2, 1.0), markov_toys.of_birth_death(1.0, BirthDeath(2, 1.0).num_states)
+    BirthDeath(2, 1.0), markov_toys.birth_death_transitions(1.0, BirthDeath(2, 1.0).num_states)
 )
 
 
@@ -62,10 +62,10 @@ def denoisers(process, toys):
     if isinstance(process, BirthDeath):
 
         def expected(toy, t):
-            return steps.missing_and_immigrants(toy, t, 1.0)
+            return missing_and_immigrants(toy, t, 1.0)
 
         return [ExactJumpDenoiser(toy, expected, BirthDeathPrediction) for toy in toys]
-    return [ExactJumpDenoiser(toy, JumpToy.origins, CategoricalPrediction) for toy in toys]
+    return [ExactJumpDenoiser(toy, JumpToy.origin_pmf, CategoricalPrediction) for toy in toys]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_guided_steps_have_guided_rates_and_guided_predictions_do_not(case):
     pair = GuidedDenoiser(*denoisers(process, (of_class, of_all)), Guidance(g), 2)(x, t)
     step_pmfs = [process.step_pmf(prediction.expected, x, s, t) for prediction in pair.both]
     guided = pair.tilt(*step_pmfs)
-    exact = [toy.before(float(s), float(t)) for toy in (of_class, of_all)]
+    exact = [toy.bridge_pmf(float(s), float(t)) for toy in (of_class, of_all)]
     likely = of_all.marginal(float(t)) > 1e-12
     for pmf, expected in zip(step_pmfs, exact, strict=True):
         assert np.allclose(pmf.numpy()[likely], expected[likely], atol=1e-9)
@@ -158,7 +158,7 @@ def time_grid(process, num_steps):
 def test_a_single_element_is_guided_exactly_in_one_step():
     process = Uniform(4)
     rng = np.random.default_rng(0)
-    matrices = markov_toys.of_generator(process.generator().numpy())
+    matrices = markov_toys.generator_transitions(process.generator().numpy())
     of_class, of_all = (JumpToy("one", rng.dirichlet(np.ones(5)), matrices) for _ in range(2))
     x = torch.arange(5, dtype=torch.uint8)[:, None]
     t = torch.tensor(1.3, dtype=torch.float64)

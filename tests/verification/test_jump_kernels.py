@@ -16,32 +16,33 @@ from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath
 from blackout.diffusion.schedules import logit_times
 from blackout.random import SampleStreams
-from blackout.verification import claims as verify
+from blackout.verification import claims
+from blackout.verification.draws import MIN_P_VALUE
 from blackout.verification.toys import total_variation
 
-PROCESSES = [process for process in verify.CLAIMS if process != "pure_death"]
+PROCESSES = [process for process in claims.CLAIMS if process != "pure_death"]
 
 
 def find_subject(process, name):
     """Return the subject of a study by process and name."""
-    return next(study.subject for study in verify.studies([process]) if study.subject.name == name)
+    return next(study.subject for study in claims.studies([process]) if study.subject.name == name)
 
 
 @pytest.mark.parametrize("process", PROCESSES)
 def test_every_claim_of_the_verify_command_holds(process):
-    studies = list(verify.studies([process]))
-    assert [row for study in studies for row in verify.rows(study) if not row.holds] == []
-    for subject in {(s.subject.process, s.subject.name): s.subject for s in studies}.values():
+    studies = list(claims.studies([process]))
+    assert [row for study in studies for row in claims.measure_orders(study) if not row.holds] == []
+    for subject in {(s.subject.process_name, s.subject.name): s.subject for s in studies}.values():
         for kernel in subject.kernels:
-            assert verify.draws(subject, kernel, 4000)[1] > 1e-4
+            assert claims.check_draws(subject, kernel, 4000)[1] > 1e-4
 
 
 def test_level_bridges_of_nine_processes_are_claimed_to_be_exact():
     """Of tau leaps, only those of the absorbing process are claimed to be exact."""
     claimed = {
-        (study.subject.process, kernel, order)
+        (study.subject.process_name, kernel, order)
         for process in PROCESSES
-        for study in verify.studies([process])
+        for study in claims.studies([process])
         if study.subject.name == "one pixel"
         for kernel, order in study.orders.items()
     }
@@ -74,21 +75,27 @@ class MisplacedBridge(LevelBridge):
 )
 def test_the_verify_command_detects_a_wrong_kernel(process, kernel, wrong_kernel):
     subject = find_subject(process, "one pixel")
-    assert verify.draws(replace(subject, kernels={kernel: wrong_kernel}), kernel)[1] < verify.SURE
+    assert (
+        claims.check_draws(replace(subject, kernels={kernel: wrong_kernel}), kernel)[1]
+        < MIN_P_VALUE
+    )
 
 
 def test_the_verify_command_detects_a_wrong_process():
     subject = find_subject("birth_death", "one pixel")
     for kernel in subject.kernels:
-        assert verify.draws(replace(subject, law=BirthDeath(7, 3.2)), kernel)[1] < verify.SURE
+        assert (
+            claims.check_draws(replace(subject, process=BirthDeath(7, 3.2)), kernel)[1]
+            < MIN_P_VALUE
+        )
 
 
 def test_the_verify_command_detects_a_lower_order_than_claimed():
     subject = find_subject("uniform", "two pixels")
-    study = verify.Study(
+    study = claims.Study(
         subject, "logit grid", lambda n: logit_times(n, 6.0, -12.0), (8, 16), {"level_bridge": 1.5}
     )
-    assert [row.holds for row in verify.rows(study)] == [False]
+    assert [row.holds for row in claims.measure_orders(study)] == [False]
 
 
 @pytest.mark.parametrize("process", ["uniform", "absorbing", "ordinal", "birth_death"])
@@ -104,7 +111,9 @@ def test_correctors_bring_a_wrong_distribution_to_that_of_their_time(process):
     corrector = LevelCorrector(0.1)
     assert total_variation(np.eye(toy.size)[0], marginal) > 0.3
     for k in range(60):
-        x = corrector(TauLeap(), ReverseStep(denoiser, subject.law, x, t, t + 1.0, streams.step(k)))
+        x = corrector(
+            TauLeap(), ReverseStep(denoiser, subject.process, x, t, t + 1.0, streams.step(k))
+        )
     frequencies = np.bincount(x.flatten().numpy(), minlength=toy.size) / n
     assert total_variation(frequencies, marginal) < 0.06
 
@@ -142,7 +151,7 @@ def test_a_sum_of_leaps_is_clipped_to_the_states():
     s, t = torch.tensor([0.5, 9.0], dtype=torch.float64)
     leapt = TauLeap()(
         ReverseStep(
-            subject.denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).step(0)
+            subject.denoiser, subject.process, x, s, t, SampleStreams(0, torch.arange(500)).step(0)
         )
     )
     assert leapt.dtype == torch.uint8 and int(leapt.max()) == 4 and int(leapt.min()) == 0
@@ -158,16 +167,16 @@ def test_rates_from_the_exact_denoiser_are_those_of_the_reverse_process(process,
 
     Their flows reverse those of the forward process exactly.
     """
-    subjects = (study.subject for study in verify.studies([process]))
+    subjects = (study.subject for study in claims.studies([process]))
     for subject in {
-        subject.name: subject for subject in subjects if subject.grid is not None
+        subject.name: subject for subject in subjects if subject.loop_grid is not None
     }.values():
         toy = subject.toy
         time = torch.tensor(t, dtype=torch.float64)
         x = torch.from_numpy(toy.states)
         y = subject.denoiser(x, time).mean
-        predicted_rates = subject.law.rates(y, x, time).movedim(1, -1)
-        destinations = (x[:, None] + subject.law.reverse_jumps(x)).movedim(1, -1)
+        predicted_rates = subject.process.rates(y, x, time).movedim(1, -1)
+        destinations = (x[:, None] + subject.process.reverse_jumps(x)).movedim(1, -1)
         inside = (destinations >= 0) & (destinations < toy.size)
         rates = np.zeros((*toy.states.shape, toy.size + 1))
         np.put_along_axis(
@@ -178,7 +187,7 @@ def test_rates_from_the_exact_denoiser_are_those_of_the_reverse_process(process,
         likely = marginal > 1e-9
         np.testing.assert_allclose(rates[likely, :, :-1], exact[likely], rtol=1e-9, atol=1e-9)
 
-        forward = (toy.forward_rates(t) * marginal[:, None, None]).sum()
+        forward = (toy.forward_rates() * marginal[:, None, None]).sum()
         assert (rates[..., :-1] * marginal[:, None, None]).sum() == pytest.approx(forward, rel=1e-8)
         for element in range(toy.elements):  # net flow of the marginal of one element
             one_hot = np.eye(toy.size)[toy.states[:, element]]

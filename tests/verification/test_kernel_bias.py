@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.verification.claims import BIRTHS, LAWS, fraction, landing, poisson_pmf, start_thinned
+from blackout.verification.exact_steps import (
+    BIRTHS,
+    PURE_DEATH_STEPS,
+    add_births,
+    birth_fraction,
+    poisson_pmf,
+    pure_death_start,
+)
 from blackout.verification.toys import Toy, rare_pixel, total_variation, two_bumps
 
 BUMPS = two_bumps()
@@ -22,7 +29,7 @@ def walk(toy, q, step):
 
     The sampler starts from Poisson(q_T E[X_0]).
     """
-    distribution = start_thinned(toy, q[-1])
+    distribution = pure_death_start(toy, q[-1])
     yield len(q) - 1, distribution
     for k in range(len(q) - 1, 0, -1):
         distribution = step(toy, distribution, q[k - 1], q[k])
@@ -43,15 +50,15 @@ def wasserstein(p, q):
 def poisson_leap(rate):
     """Return a step with Poisson births of mean y x rate(q_s, q_t)."""
 
-    def births(beliefs, q_s, q_t):
-        return poisson_pmf(beliefs.mean * rate(q_s, q_t), len(beliefs.missing[0]) - 1)
+    def births(missing, q_s, q_t):
+        return poisson_pmf(missing.mean * rate(q_s, q_t), missing.max_count)
 
     return births
 
 
 def with_step_fraction(births):
     """Turn births by step fraction into births by survival."""
-    return lambda beliefs, q_s, q_t: births(beliefs, fraction(q_s, q_t))
+    return lambda missing, q_s, q_t: births(missing, birth_fraction(q_s, q_t))
 
 
 def printed_rate(q_s, q_t):
@@ -115,10 +122,10 @@ def test_the_bias_of_every_kernel_on_a_two_bump_pixel(num_steps):
     distributions = dict.fromkeys(TABLE[num_steps], start)
     # all kernels at once, since the posteriors cost most
     for q_s, q_t in zip(q[-2::-1], q[:0:-1], strict=True):
-        beliefs = BUMPS.beliefs(q_t)
-        births = {name: KERNELS[name](beliefs, q_s, q_t) for name in distributions}
+        missing = BUMPS.missing_counts(q_t)
+        births = {name: KERNELS[name](missing, q_s, q_t) for name in distributions}
         distributions = {
-            name: p @ landing(births[name], np.arange(256)) for name, p in distributions.items()
+            name: p @ add_births(births[name], np.arange(256)) for name, p in distributions.items()
         }
     for name, (variation, distance) in TABLE[num_steps].items():
         errors = (
@@ -154,11 +161,11 @@ def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(
 
     def worst(rate):
         def step(toy, law, q_s, q_t):
-            return law @ landing(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
+            return law @ add_births(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
 
         return max(total_variation(law, toy.marginal(q[k])) for k, law in walk(toy, q, step))
 
-    assert worst(fraction) == pytest.approx(increment, rel=0.02)
+    assert worst(birth_fraction) == pytest.approx(increment, rel=0.02)
     assert worst(frozen_rate) == pytest.approx(without_time, rel=0.02)
     assert worst(printed_rate) == pytest.approx(without_step, rel=0.02)
 
@@ -167,7 +174,7 @@ def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(
 def test_nearest_rounding_never_lights_a_rare_pixel_and_stochastic_rounding_is_exact(num_steps):
     q = survivals(fisher_times(num_steps))
     lit_probability = {
-        name: final_distribution(rare_pixel(), q, LAWS[name])[1]
+        name: final_distribution(rare_pixel(), q, PURE_DEATH_STEPS[name])[1]
         for name in ("nearest", "stochastic")
     }
     assert lit_probability["nearest"] < 1e-6
@@ -176,10 +183,10 @@ def test_nearest_rounding_never_lights_a_rare_pixel_and_stochastic_rounding_is_e
 
 def test_nearest_rounding_dims_a_common_pixel_at_any_number_of_steps():
     q = survivals(fisher_times(1000))
-    assert final_distribution(rare_pixel(0.7), q, LAWS["nearest"])[1] == pytest.approx(
+    assert final_distribution(rare_pixel(0.7), q, PURE_DEATH_STEPS["nearest"])[1] == pytest.approx(
         0.578, rel=0.01
     )
-    assert final_distribution(rare_pixel(0.3), q, LAWS["poisson"])[1] == pytest.approx(
+    assert final_distribution(rare_pixel(0.3), q, PURE_DEATH_STEPS["poisson"])[1] == pytest.approx(
         0.2998, rel=1e-3
     )
 
@@ -190,6 +197,6 @@ def test_a_grid_that_ends_early_needs_the_poisson_start():
     q = survivals(logit_times(100, 4.0, -7.0))
     from_black = np.eye(256)[0]
     for q_s, q_t in zip(q[-2::-1], q[:0:-1], strict=True):
-        from_black = LAWS["posterior"](BUMPS, from_black, q_s, q_t)
+        from_black = PURE_DEATH_STEPS["posterior"](BUMPS, from_black, q_s, q_t)
     assert wasserstein(from_black, BUMPS.p0) == pytest.approx(3.3, rel=0.1)
-    assert wasserstein(final_distribution(BUMPS, q, LAWS["posterior"]), BUMPS.p0) < 0.1
+    assert wasserstein(final_distribution(BUMPS, q, PURE_DEATH_STEPS["posterior"]), BUMPS.p0) < 0.1

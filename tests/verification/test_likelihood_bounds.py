@@ -164,7 +164,7 @@ def test_the_bound_of_two_correlated_pixels_is_their_joint_entropy():
     for logit, node_weight in zip(u * limit, weight * limit, strict=True):
         q = 1 / (1 + np.exp(-logit))
         joint = pair.p0[:, None] * pair.thinning(q)
-        y = torch.from_numpy(pair.beliefs(q).mean.reshape(-1, 2)).clamp(min=1e-300)
+        y = torch.from_numpy(pair.missing_counts(q).mean.reshape(-1, 2)).clamp(min=1e-300)
         term = likelihood.rate_divergence(y[None], missing.double()).sum(-1).numpy()
         total += node_weight * q * float((joint * np.where(joint > 1e-18, term, 0)).sum())
     assert total == pytest.approx(pair.entropy, abs=1e-3)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import expm
 
 from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
@@ -20,8 +21,8 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.random import SampleStreams, systematic_resampling
-from blackout.verification import toys as chains
-from blackout.verification.claims import ExactDenoiser, fraction, landing, poisson_pmf
+from blackout.verification.draws import ExactDenoiser
+from blackout.verification.exact_steps import add_births, birth_fraction, poisson_pmf
 from blackout.verification.toys import Toy, pixel_pair, total_variation
 from tests.verification.test_guidance import ALL, CLASSES, SHARES
 
@@ -68,10 +69,10 @@ def guided_walk(of_all, of_class, g, weighted, num_steps=400):
     for s, t in zip(times[-2::-1], times[:0:-1], strict=True):
         q_s = math.exp(-s)
         q_t = math.exp(-t)
-        y, y_c = (toy.beliefs(q_t).mean for toy in (of_all, of_class))
+        y, y_c = (toy.missing_counts(q_t).mean for toy in (of_all, of_class))
         y_g = np.where(LEVELS < 15, np.maximum(y, 1e-30) ** (1 - g) * y_c**g, 0.0)
-        r = fraction(q_s, q_t)
-        step = landing(poisson_pmf(y_g * r, 15), LEVELS)
+        r = birth_fraction(q_s, q_t)
+        step = add_births(poisson_pmf(y_g * r, 15), LEVELS)
         distribution = (
             distribution * np.exp((y_g - (1 - g) * y - g * y_c) * r if weighted else 0.0)
         ) @ step
@@ -134,13 +135,13 @@ def test_correctors_leave_the_conditional_distribution_invariant():
     q = 0.4
     length = 0.02
     joint = PAIR.marginal(q).reshape(16, 16)
-    rate = PAIR.beliefs(q).mean.reshape(16, 16, 2)[..., 0] * q / (1 - q)
+    rate = PAIR.missing_counts(q).mean.reshape(16, 16, 2)[..., 0] * q / (1 - q)
     for known in (3, 7):
         conditional = joint[:, known] / joint[:, known].sum()
         generator = np.diag(rate[:15, known], 1) + np.diag(np.arange(1.0, 16.0), -1)
         generator -= np.diag(generator.sum(1))
         # frozen rates, with the known element fixed
-        assert total_variation(conditional @ chains.expm(generator * length), conditional) < 1e-9
+        assert total_variation(conditional @ expm(generator * length), conditional) < 1e-9
         # thin both, take the exact pixelwise steps back, restore the known pixel
         back = PAIR.reverse(q, q * math.exp(-length)).reshape(16, 16, 16, 16)
         thinning = PAIR.thinning(math.exp(-length)).reshape(16, 16, 16, 16)[:, known]

@@ -32,17 +32,16 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.random import SampleStreams
-from blackout.verification import claims as subjects
-from blackout.verification import claims as verify
-from blackout.verification.claims import (
-    BIRTHS,
-    KERNELS,
+from blackout.verification import claims
+from blackout.verification.draws import (
+    MIN_P_VALUE,
+    PURE_DEATH_KERNELS,
     ExactDenoiser,
+    KernelUnderTest,
     p_value,
-    pure_death,
-    step_draws,
-    step_law,
 )
+from blackout.verification.exact_steps import BIRTHS, PURE_DEATH_STEPS, independent_step
+from blackout.verification.subjects import pure_death_subject
 from blackout.verification.toys import (
     Toy,
     binomial_pmf,
@@ -63,7 +62,9 @@ PAIR = pixel_pair()
 
 def error(toy, kernel, times):
     """Return the total variation between samples of a kernel and the data."""
-    return total_variation(final_distribution(toy, survivals(times), subjects.LAWS[kernel]), toy.p0)
+    return total_variation(
+        final_distribution(toy, survivals(times), PURE_DEATH_STEPS[kernel]), toy.p0
+    )
 
 
 def test_the_binomial_bridge_from_a_known_origin_is_exact_at_every_time():
@@ -74,7 +75,7 @@ def test_the_binomial_bridge_from_a_known_origin_is_exact_at_every_time():
     toy = Toy("nine", np.eye(16)[9])
     for num_steps in (10, 100):
         times = fisher_times(num_steps)
-        for k, distribution in walk(toy, survivals(times), subjects.LAWS["nearest"]):
+        for k, distribution in walk(toy, survivals(times), PURE_DEATH_STEPS["nearest"]):
             assert total_variation(distribution, toy.marginal(math.exp(-times[k]))) < 1e-6
         assert distribution[9] == pytest.approx(1.0, abs=1e-9)
 
@@ -128,12 +129,11 @@ def test_posterior_trapezoidal_steps_follow_their_exact_distribution_on_rough_to
     denoiser = ExactDenoiser(toy)
     mode = int(toy.p0.argmax())
     for s, t, state in ((0.2, 0.9, 0), (0.1, 0.3, mode), (1.0, 3.0, 0)):
-        expected = subjects.LAWS["posterior_trapezoidal"](
+        expected = PURE_DEATH_STEPS["posterior_trapezoidal"](
             toy, np.eye(len(toy.p0))[state], math.exp(-s), math.exp(-t)
         )
-        counts = step_draws(
-            toy, denoiser, denoiser.process, PosteriorTrapezoidal(), state, s, t, 8000, 1
-        )
+        kernel = KernelUnderTest(toy, denoiser, denoiser.process, PosteriorTrapezoidal())
+        counts = kernel.step_counts(state, s, t, 8000, seed=1)
         assert p_value(counts, expected) > 1e-4
 
 
@@ -143,34 +143,29 @@ def test_posterior_trapezoidal_steps_follow_their_exact_distribution_on_rough_to
 def test_every_claim_about_pure_death_holds(grid, num_exact):
     """All claims of `blackout verify --process pure_death` except those of the largest toy."""
     studies = [
-        study for study in verify.studies(["pure_death"]) if study.subject.name != BUMPS.name
+        study for study in claims.studies(["pure_death"]) if study.subject.name != BUMPS.name
     ]
     assert {study.grid_name for study in studies} == {"fisher grid", "logit grid"}
-    rows = [row for study in studies if study.grid_name == grid for row in verify.rows(study)]
+    rows = [
+        row for study in studies if study.grid_name == grid for row in claims.measure_orders(study)
+    ]
     assert [row for row in rows if not row.holds] == []
     assert sum(row.order == math.inf for row in rows) == num_exact
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 @pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
 def test_samples_of_kernels_and_the_loop_follow_their_exact_distributions(toy, name):
-    assert verify.draws(pure_death(toy, KERNELS), name, 4000)[1] > 1e-4
+    assert claims.check_draws(pure_death_subject(toy, PURE_DEATH_KERNELS), name, 4000)[1] > 1e-4
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 def test_samples_of_kernels_follow_their_exact_distributions_on_256_levels(name):
     """Means far above 10 and dispersions on both sides of 1 use other sampling methods."""
+    kernel = KernelUnderTest(BUMPS, ExactDenoiser(BUMPS), PureDeath(255), PURE_DEATH_KERNELS[name])
     for s, t, state in ((0.0, 0.3, 60), (0.7, 1.2, 20), (2.0, 5.0, 0)):
-        expected = subjects.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
-        assert (
-            p_value(
-                step_draws(
-                    BUMPS, ExactDenoiser(BUMPS), PureDeath(255), KERNELS[name], state, s, t, 4000
-                ),
-                expected,
-            )
-            > 1e-4
-        )
+        expected = PURE_DEATH_STEPS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
+        assert p_value(kernel.step_counts(state, s, t, 4000), expected) > 1e-4
 
 
 @dataclass(frozen=True)
@@ -186,16 +181,23 @@ class TooManyBirths:
 
 
 def test_the_verify_command_detects_a_wrong_kernel_and_a_lower_order(monkeypatch):
-    assert verify.draws(pure_death(PAIR, {"poisson": TooManyBirths()}), "poisson")[1] < verify.SURE
-    orders = {"poisson": math.inf, "nearest": 0.9}
-    study = verify.Study(
-        pure_death(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders
+    assert (
+        claims.check_draws(pure_death_subject(PAIR, {"poisson": TooManyBirths()}), "poisson")[1]
+        < MIN_P_VALUE
     )
-    assert [row.holds for row in verify.rows(study)] == [False, False]
-    monkeypatch.setattr(verify, "studies", lambda processes: iter([study]))
-    monkeypatch.setattr(verify, "draws", lambda subject, kernel: ("draws", 0.5))
+    orders = {"poisson": math.inf, "nearest": 0.9}
+    study = claims.Study(
+        pure_death_subject(rare_pixel(), PURE_DEATH_KERNELS),
+        "fisher grid",
+        fisher_times,
+        (16, 32),
+        orders,
+    )
+    assert [row.holds for row in claims.measure_orders(study)] == [False, False]
+    monkeypatch.setattr(claims, "studies", lambda processes: iter([study]))
+    monkeypatch.setattr(claims, "check_draws", lambda subject, kernel: ("draws", 0.5))
     lines: list[str] = []
-    assert verify.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
+    assert claims.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
 
 
 def test_kernels_name_the_head_that_they_need():
@@ -213,7 +215,7 @@ def test_kernels_name_the_head_that_they_need():
         PosteriorTrapezoidal()(ReverseStep(denoiser, PureDeath(65535), xt, s, t))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 def test_kernels_stay_within_the_range_of_counts(name):
     toy = Toy("full", np.array([0.05, 0.0, 0.0, 0.95]))
     xt = torch.randint(
@@ -221,29 +223,33 @@ def test_kernels_stay_within_the_range_of_counts(name):
     )
     for s, t in torch.tensor([[0.0, 0.5], [0.5, 2.0], [2.0, 9.0]]).double():
         numbers = SampleStreams(0, torch.arange(4000)).step(1)
-        xs = KERNELS[name](ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers))
+        xs = PURE_DEATH_KERNELS[name](
+            ReverseStep(ExactDenoiser(toy), PureDeath(3), xt, s, t, numbers)
+        )
         assert xs.dtype == torch.uint8 and bool((xs >= xt).all()) and int(xs.max()) <= 3
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", PURE_DEATH_KERNELS)
 def test_reported_evaluations_are_those_that_a_kernel_makes(name):
     grid = partial(logit_times, first=4.0, last=-6.0)
     head = LogisticMixtureHead(SoftplusHead(), max_count=1, mean=1.0, std=1.0, components=1)
 
     def num_evaluations(num_steps):
-        return count_evaluations(grid(num_steps), PureDeath(1), head, Sampler(KERNELS[name]))
+        return count_evaluations(
+            grid(num_steps), PureDeath(1), head, Sampler(PURE_DEATH_KERNELS[name])
+        )
 
     per_step = (num_evaluations(8) - 1) // 7
-    assert pure_death(rare_pixel(), KERNELS).error(name, grid, 8)[0] == num_evaluations(
-        8 // per_step
-    )
+    assert pure_death_subject(rare_pixel(), PURE_DEATH_KERNELS).measure_error(name, grid, 8)[
+        0
+    ] == num_evaluations(8 // per_step)
 
 
 def test_nearest_rounding_adds_the_rounded_mean():
-    step = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
+    step = independent_step(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
     nearest = Sampler(BinomialBridge(nearest_rounding))
     assert count_evaluations(fisher_times(7), PureDeath(255), SoftplusHead(), nearest) == 7
-    num_births = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
+    num_births = round(float(BUMPS.missing_counts(math.exp(-0.3)).mean[60]))
     assert (
         step.argmax() == 60 + num_births
         and binomial_pmf(np.array([[num_births]]), 1.0, 255)[0, num_births] == 1

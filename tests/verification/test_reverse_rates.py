@@ -25,7 +25,9 @@ def birth_rates(toy, process):
     """Return the package's birth rates in every state per unit of t, from the exact E[N | X_t],
     [S]."""
     states = torch.arange(toy.max_count + 1)[:, None]
-    return process.rates(torch.from_numpy(toy.beliefs(Q).mean)[:, None], states, T)[:, 0, 0].numpy()
+    return process.rates(torch.from_numpy(toy.missing_counts(Q).mean)[:, None], states, T)[
+        :, 0, 0
+    ].numpy()
 
 
 def test_reverse_rates_are_one_discrete_score_per_jump_above_the_forward_rate():

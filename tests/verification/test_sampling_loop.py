@@ -20,14 +20,8 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.random import SampleStreams
-from blackout.verification.claims import (
-    KERNELS,
-    ExactDenoiser,
-    p_value,
-    poisson_births,
-    step_law,
-    step_matrix,
-)
+from blackout.verification.draws import PURE_DEATH_KERNELS, ExactDenoiser, p_value
+from blackout.verification.exact_steps import independent_step, poisson_births, step_matrix
 from blackout.verification.toys import Toy, pixel_pair, total_variation
 from tests.training.test_python import BODY, COUNTS
 from tests.verification.test_kernel_bias import final_distribution
@@ -47,7 +41,7 @@ def count_states(x, toy):
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=CORRECTIONS)
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@pytest.mark.parametrize("kernel", PURE_DEATH_KERNELS.values(), ids=PURE_DEATH_KERNELS)
 def test_samples_do_not_depend_on_their_batch(kernel, correction):
     def draw(indices):
         streams = SampleStreams(1, torch.tensor(indices))
@@ -161,8 +155,8 @@ def test_birth_and_death_leave_the_distribution_invariant_as_steps_shrink():
     levels = np.arange(16)
 
     def change(length):
-        beliefs = PAIR.beliefs(q)
-        births = poisson_births(beliefs, length * q / (1 - q)).reshape(256, 2, 16)
+        missing = PAIR.missing_counts(q)
+        births = poisson_births(missing, length * q / (1 - q)).reshape(256, 2, 16)
         survive = np.exp(-length)
         per_pixel = np.zeros((256, 2, 16))
         for pixel in range(2):
@@ -202,13 +196,11 @@ def corrected_distribution(toy, times, sigma, corrector_steps=0, seed=0):
     # one fixed factor per (state, pixel), independent of time
     factor = np.exp(sigma * rng.standard_normal(len(toy.p0) * toy.pixels) - sigma**2 / 2)
 
-    def wrong_births(beliefs, r):
-        return poisson_births(
-            type(beliefs)(beliefs.mean * factor, beliefs.missing, beliefs.headroom), r
-        )
+    def wrong_births(missing, r):
+        return poisson_births(missing._replace(mean=missing.mean * factor), r)
 
     def step(toy, distribution, q_s, q_t):
-        distribution = step_law(toy, distribution, q_s, q_t, wrong_births)
+        distribution = independent_step(toy, distribution, q_s, q_t, wrong_births)
         if q_s == 1:
             return distribution
         odds = np.sqrt((1 / q_s - 1) * (1 / q_t - 1))  # half a step back in logit survival

@@ -12,8 +12,8 @@ from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Unifo
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan
 from blackout.diffusion.schedules import logit_times
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser, ExactJumpDenoiser, numbers
-from blackout.verification.toys import JumpToy, Toy, of_generator
+from blackout.verification.draws import ExactDenoiser, ExactJumpDenoiser, state_numbers
+from blackout.verification.toys import JumpToy, Toy, generator_transitions
 from tests.verification.test_particles import distance
 
 LEVELS = 4
@@ -39,9 +39,9 @@ class Steered:
             self.mean = torch.from_numpy(toys[0].mean)
         else:
             self.process = {"uniform": Uniform, "absorbing": Absorbing}[name](LEVELS - 1)
-            matrices = of_generator(self.process.generator().numpy())
+            matrices = generator_transitions(self.process.generator().numpy())
             toys = [JumpToy(name, cube, matrices) for cube in cubes]
-            self.denoiser = ExactJumpDenoiser(toys[0], JumpToy.origins)
+            self.denoiser = ExactJumpDenoiser(toys[0], JumpToy.origin_pmf)
             self.mean = None
             self.size = toys[0].size
         self.toys = toys
@@ -50,7 +50,7 @@ class Steered:
         level = math.exp(-float(t)) if isinstance(self.process, PureDeath) else float(t)
         prior, posterior = (np.maximum(toy.marginal(level), 1e-300) for toy in self.toys)
         return torch.from_numpy(np.log(Z * posterior / prior))[
-            torch.from_numpy(numbers(x, self.size))
+            torch.from_numpy(state_numbers(x, self.size))
         ]
 
     @staticmethod

@@ -13,7 +13,7 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction
 from blackout.random import SampleStreams
-from blackout.verification.claims import ExactDenoiser
+from blackout.verification.draws import ExactDenoiser
 from blackout.verification.toys import Toy
 from tests.verification.large_counts import GammaPoisson, PoissonCounts, finite_time_bound
 

@@ -321,7 +321,7 @@
     const paint = () => {
       svg.replaceChildren();
       const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
-      const axes = [...table.tHead.rows[0].cells].map((cell, column) => ({ name: cell.textContent, column })).slice(1).map((axis) => {
+      const axes = [...table.tHead.rows[0].cells].map((cell, column) => ({ name: cell.textContent, column, setting: "setting" in cell.dataset })).slice(1).sort((a, b) => b.setting - a.setting).map((axis) => {
         const values = rows.map((row) => number(row.cells[axis.column])).filter((value) => !Number.isNaN(value));
         return { ...axis, low: Math.min(...values), high: Math.max(...values) };
       }).filter((axis) => axis.high > axis.low).slice(0, 8);

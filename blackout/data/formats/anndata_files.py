@@ -20,6 +20,9 @@ from blackout.data.formats.sparse import sparse_matrix
 from blackout.errors import UserError, ensure
 from blackout.files import replacing
 
+RAW = "raw"  # AnnData's matrix of all genes before they were selected, often the only raw counts
+RAW_NAMES = (RAW, "raw/X", "raw.X")
+
 
 def read_anndata(
     path: Path,
@@ -33,7 +36,7 @@ def read_anndata(
         path: of the file.
         nodes: groups and arrays of the library by place.
         arrays: the arrays by place.
-        layer: with the counts; None for `X`.
+        layer: with the counts; "raw" for `.raw`, None for `X`.
 
     Raises:
         UserError: there is no such layer, or no X.
@@ -43,10 +46,13 @@ def read_anndata(
         for place in nodes
         if place.startswith("layers/") and place.count("/") == 1
     ]
-    if layer is not None and layer not in layers:
-        raise UserError(f"{path}: there is no layer {layer!r}, found {quote_names(layers)}")
+    has_raw = "raw/X" in nodes
+    is_raw = has_raw and layer in RAW_NAMES and layer not in layers
+    found = quote_names([*layers, RAW] if has_raw else layers)
+    if layer is not None and layer not in layers and not is_raw:
+        raise UserError(f"{path}: there is no layer {layer!r}, found {found}")
     if layer is None and "X" not in nodes:
-        names = quote_names(layers, "no layers")
+        names = found if layers or has_raw else "no layers"
         raise UserError(f"{path}: there is no X; dataset.layer names one of {names}")
 
     contents: dict[str, Any] = {}
@@ -54,13 +60,29 @@ def read_anndata(
         if name != layer:
             contents[name] = _read_matrix(nodes, arrays, f"layers/{name}")
     place = "X" if layer is None else f"layers/{layer}"
+    table = "var"
+    if is_raw:
+        place = "raw/X"
+        table = "raw/var"
+        contents.clear()  # layers have the elements of X, which are others
     contents[COUNTS] = _read_matrix(nodes, arrays, place)
     for name in map(decode_text, nodes["obs"].attrs.get("column-order", ())):
         contents[name] = _read_column(nodes, arrays, f"obs/{name}")
-    index_name = decode_text(nodes["var"].attrs["_index"])
-    features = _read_column(nodes, arrays, f"var/{index_name}").astype(str)
-    other_layers = tuple(layers) if layer is None else ()
-    return FileContents(contents, tuple(features.tolist()), layers=other_layers)
+    index_name = decode_text(nodes[table].attrs["_index"])
+    features = _read_column(nodes, arrays, f"{table}/{index_name}").astype(str)
+    others = (*layers, RAW) if has_raw else tuple(layers)
+    unread = {}
+    if has_raw and not is_raw:
+        unread[RAW] = "the counts of dataset.layer=raw"
+    for name in nodes:
+        if name.startswith("obsm/") and name.count("/") == 1:
+            unread[name] = "an array of samples"
+    return FileContents(
+        contents,
+        tuple(features.tolist()),
+        layers=others if layer is None else (),
+        unread=unread,
+    )
 
 
 def write_h5ad(
@@ -111,7 +133,7 @@ def _read_matrix(nodes: dict[str, Any], arrays: dict[str, LazyArray], place: str
 
 
 def _read_column(nodes: dict[str, Any], arrays: dict[str, LazyArray], place: str) -> Array:
-    """Return a column of a table, [N]: numbers with NaN for missing entries, or text with "nan"."""
+    """Return a column of a table, [N]: numbers with NaN, or text with "", for missing entries."""
     folder, _, name = place.rpartition("/")
     codes_place = f"{place}/codes"
     categories_place = f"{place}/categories"
@@ -140,4 +162,4 @@ def _read_column(nodes: dict[str, Any], arrays: dict[str, LazyArray], place: str
 
 
 def _missing_value(values: Array) -> float | str:
-    return np.nan if values.dtype.kind in "biuf" else "nan"
+    return np.nan if values.dtype.kind in "biuf" else ""

@@ -1,22 +1,31 @@
-"""What a reader finds in a file: named arrays, and text."""
+"""What a reader finds in a file: named arrays, text, and what it leaves out."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from blackout.errors import UserError
+from blackout.errors import UserError, ensure, refuse
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"  # name of the array that holds the counts
 MAX_TEXT_LENGTH = 1000  # characters of a name, a label or any other text in a file of counts
 LIBRARY_BYTES = 1 << 30  # memory that a library may take besides the arrays it returns
 SCIENCE_EXTRA = 'pip install "blackout-diffusion[science]"'
+# words for a missing value, as pandas and R write them
+MISSING_WORDS = frozenset(
+    ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NaN", "nan", "-nan", "NaT", "NULL", "null"]
+)
+MISSING_NUMBER = MISSING_WORDS | {"None", "none"}  # which are names of classes elsewhere
+# Python reads more: 1_000 as 1000, and digits of other scripts
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.I | re.A)
 
 
 @dataclass(frozen=True)
@@ -30,25 +39,42 @@ class FileContents:
         is_table: whether the arrays are the columns of a table, most of them elements of the
             counts.
         layers: of AnnData, which may hold the counts where X does not.
+        index: names of arrays that number or name the samples; those of a table are no elements.
+        axis_names: what the file calls the axes of an array, by name.
+        axes: one letter for each axis of an array whose axis names are known, see `axes.AXES`.
+        units: factors that other programs apply to an array, as text by name.
+        no_data: number that stands for a missing entry, by name of an array.
+        unread: what the file holds and no setting can use, by name, and what it is.
+        notes: how the file was read, where that is not plain.
+        warnings: what looks wrong in the file.
     """
 
     arrays: dict[str, Any]
     features: tuple[str, ...] = ()
     is_table: bool = False
     layers: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
+    axis_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    axes: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    no_data: Mapping[str, float] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def decode_text(field: Any) -> str:
     """Return text of a file, which may be bytes.
 
     Raises:
-        ValueError: the text is too long, or not UTF-8.
+        ValueError: the text is too long, has a NUL character, or is not UTF-8.
     """
     text = field.decode() if isinstance(field, bytes) else str(field)
     if len(text) > MAX_TEXT_LENGTH:
         raise ValueError(
             f"a text has {len(text):,} characters; at most {MAX_TEXT_LENGTH:,} are allowed",
         )
+    ensure("\0" not in text, f"the text {text[:40]!r} has a NUL character: the file is damaged")
     return text
 
 
@@ -58,12 +84,18 @@ def decode_texts(fields: Any) -> Array:
 
 
 def is_number(field: str) -> bool:
-    """Whether a field of a table is a number or empty."""
-    try:
-        float(field)
-    except ValueError:  # not a number
-        return field == ""
-    return True
+    """Whether a field of a table is a number, or a word for a missing one."""
+    return field in MISSING_NUMBER or NUMBER.fullmatch(field) is not None
+
+
+def refuse_layer(path: Path, layer: str | None) -> None:
+    """Refuse a layer where the form of the file has none.
+
+    Raises:
+        UserError: a layer was chosen.
+    """
+    message = "dataset.layer chooses an array of an .npz, .h5ad, .zarr, HDF5 or TIFF file"
+    refuse(layer is not None, f"{path}: {message}; this file has no layers")
 
 
 def quote_names(names: Any, empty: str = "none") -> str:

@@ -10,23 +10,49 @@ from typing import Any
 
 import numpy as np
 
-from blackout.data.formats.contents import COUNTS, Array, FileContents, decode_text
+from blackout.data.formats.contents import (
+    COUNTS,
+    Array,
+    FileContents,
+    decode_text,
+    quote_names,
+    refuse_layer,
+)
 from blackout.data.formats.sparse import sparse_matrix
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.safe_reading import check_size, open_regular, reading, stored_bytes
 
 MAX_ARRAYS = 10_000  # arrays of one archive
 
 
 def read_numpy(path: Path, layer: str | None = None) -> FileContents:
-    """Read an .npy, an .npz, or a sparse matrix saved by SciPy."""
+    """Read an .npy, an .npz, or a sparse matrix saved by SciPy.
+
+    Args:
+        path: of the file.
+        layer: array of an .npz that holds the counts; None for `counts` or the only one.
+
+    Raises:
+        UserError: there is no such array; see also `load_arrays`.
+    """
     arrays = load_arrays(path, mapped=True)
     if not isinstance(arrays, dict):
+        refuse_layer(path, layer)
         return FileContents({COUNTS: arrays})
     if {"format", "shape", "data"} <= arrays.keys():
+        refuse_layer(path, layer)
         kind = decode_text(arrays["format"].item())
-        return FileContents({COUNTS: sparse_matrix(kind, arrays["shape"], arrays)})
-    return FileContents(arrays)
+        known = {"format", "shape", "data", "indices", "indptr", "row", "col", "_is_array"}
+        others = {name: arrays[name] for name in arrays.keys() - known}
+        return FileContents({COUNTS: sparse_matrix(kind, arrays["shape"], arrays), **others})
+    if layer is None:
+        return FileContents(arrays)
+    names = quote_names(arrays)
+    refuse(layer not in arrays, f"{path}: there is no array {layer!r}, found {names}")
+    counts = arrays.pop(layer)
+    has_other = arrays.pop(COUNTS, None) is not None
+    unread = {COUNTS: "not the chosen array"} if has_other else {}
+    return FileContents({**arrays, COUNTS: counts}, unread=unread)
 
 
 def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:

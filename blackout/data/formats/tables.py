@@ -1,9 +1,9 @@
-"""Readers of tables: .csv, .tsv and .parquet."""
+"""A reader of .parquet, and how the columns of any table become arrays."""
 
 from __future__ import annotations
 
-import csv
-import io
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,57 +11,44 @@ import numpy as np
 
 from blackout.data.formats.contents import (
     LIBRARY_BYTES,
+    MISSING_NUMBER,
+    MISSING_WORDS,
     Array,
     FileContents,
     decode_text,
     decode_texts,
     is_number,
     load_library,
+    refuse_layer,
 )
-from blackout.errors import UserError, refuse
+from blackout.errors import UserError
 from blackout.safe_reading import check_size, limit_memory, open_regular, stored_bytes
 
-MEMORY_PER_BYTE = 20  # bytes of memory for every byte of a table of text
 TEXT_TYPES = ("string", "large_string", "string_view")  # of Arrow
 NUMBER_TYPES = ("int", "uint", "float", "half", "double", "bool", "decimal", "null")
 DICTIONARY_TYPE = "dictionary<values=string"
-
-
-def read_csv(path: Path, layer: str | None = None) -> FileContents:
-    """Read a .csv or .tsv; a first row that is not all numbers has the names of the columns."""
-    check_size(path, MEMORY_PER_BYTE * path.stat().st_size)
-    with open_regular(path) as file:
-        text = io.TextIOWrapper(file, "utf-8-sig", newline="")
-        separators = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
-        separator = max(separators, key=text.readline().count)
-        text.seek(0)
-        rows = [row for row in csv.reader(text, delimiter=separator) if row]
-
-    lengths = sorted({len(row) for row in rows})
-    found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
-    refuse(len(lengths) != 1, f"{path}: every row needs as many fields as the first, found {found}")
-    has_header = not all(map(is_number, rows[0]))
-    refuse(len(rows) == has_header, f"{path}: there is a header and no row below it")
-    if has_header:
-        names = [decode_text(name) for name in rows[0]]
-        rows = rows[1:]
-    else:
-        names = [f"column {number}" for number in range(lengths[0])]
-    return _make_table(path, names, list(zip(*rows, strict=True)))
+PANDAS_METADATA = b"pandas"  # key of the schema's metadata
 
 
 def read_parquet(path: Path, layer: str | None = None) -> FileContents:
-    """Read the columns of numbers and text of a .parquet file."""
+    """Read the columns of numbers and text of a .parquet file; an index of pandas is no element.
+
+    Raises:
+        UserError: two columns have one name, or the file is larger than its bytes allow.
+    """
     library = load_library("pyarrow.parquet", path)
+    refuse_layer(path, layer)
     with open_regular(path) as file:
         schema = library.read_schema(file)
         text_names = [field.name for field in schema if str(field.type) in TEXT_TYPES]
         prefixes = (*NUMBER_TYPES, DICTIONARY_TYPE)
-        names = [
-            field.name
-            for field in schema
-            if field.name in text_names or str(field.type).startswith(prefixes)
-        ]
+        names = []
+        unread = {}
+        for field in schema:
+            if field.name in text_names or str(field.type).startswith(prefixes):
+                names.append(field.name)
+            else:
+                unread[field.name] = f"{field.type}"[:60]
         # text is read as numbers of words, because a file may repeat a long word any number of
         # times
         parquet = library.ParquetFile(file, read_dictionary=text_names)
@@ -71,7 +58,16 @@ def read_parquet(path: Path, layer: str | None = None) -> FileContents:
         with limit_memory(2 * LIBRARY_BYTES + 4 * size):
             table = parquet.read(names, use_threads=False)
     columns = [_arrow_column(path, column) for column in table.columns]
-    return _make_table(path, table.column_names, columns)
+    index = [name for name in _pandas_index(schema.metadata or {}) if name in table.column_names]
+    return make_table(path, table.column_names, columns, tuple(index), unread)
+
+
+def _pandas_index(metadata: Mapping[bytes, bytes]) -> list[str]:
+    """Return the columns in which pandas stored the index of a table."""
+    if PANDAS_METADATA not in metadata:
+        return []
+    columns = json.loads(metadata[PANDAS_METADATA])["index_columns"]
+    return [column for column in columns if isinstance(column, str)]  # a range has no column
 
 
 def _arrow_column(path: Path, column: Any) -> Array:
@@ -88,19 +84,47 @@ def _arrow_column(path: Path, column: Any) -> Array:
     return np.concatenate(chunks) if chunks else np.zeros(0, dtype=str)
 
 
-def _make_table(path: Path, names: list[str], columns: list[Any]) -> FileContents:
-    if len(set(names)) != len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: two columns have the name {repeated!r}")
-    arrays = {name: _to_array(column) for name, column in zip(names, columns, strict=True)}
-    return FileContents(arrays, is_table=True)
+def make_table(
+    path: Path,
+    names: list[str],
+    columns: list[Any],
+    index: tuple[str, ...] = (),
+    unread: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+) -> FileContents:
+    """Return the columns of a table as arrays by name.
+
+    Args:
+        path: of the file.
+        names: of the columns.
+        columns: fields of each, texts or numbers.
+        index: names of the columns that number or name the rows.
+        unread: columns that cannot be read, and their types.
+        notes: on how the file was read.
+
+    Raises:
+        UserError: two columns have one name.
+    """
+    unread = dict(unread or {})
+    arrays = {}
+    for name, column in zip(names, columns, strict=True):
+        array = _to_array(column)
+        is_missing = array.dtype.kind == "f" and len(array) and bool(np.isnan(array).all())
+        if is_missing and (name in MISSING_WORDS or len(names) > 1):
+            unread[name] = "an empty column"
+            continue
+        if name in arrays:
+            raise UserError(f"{path}: two columns have the name {name!r}")
+        arrays[name] = array
+    return FileContents(arrays, is_table=True, index=index, unread=unread, notes=notes)
 
 
 def _to_array(column: Any) -> Array:
-    """Convert a column to numbers, NaN where a field is empty, or to text."""
+    """Convert a column to numbers, NaN where a field is missing, or to text, "" where it is."""
     if isinstance(column, np.ndarray) and column.dtype.kind not in "OUS":
         return column
-    try:
-        return np.array([float(field) if field not in ("", None) else np.nan for field in column])
-    except (TypeError, ValueError):  # a field is not a number: the column is text
-        return decode_texts(column)
+    if isinstance(column, np.ndarray) and column.dtype.kind == "O":  # numbers with missing ones
+        return np.array([np.nan if field is None else float(field) for field in column])
+    if all(map(is_number, column)):
+        return np.array([np.nan if field in MISSING_NUMBER else float(field) for field in column])
+    return decode_texts("" if field in MISSING_WORDS else field for field in column)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.findings import Finding
 from blackout.data.formats.contents import Array
 from blackout.errors import ensure
 from blackout.safe_reading import check_size
@@ -72,7 +73,7 @@ def sample_shape(name: str, shape: tuple[int, ...], series: bool | None = None) 
     if len(shape) == 4 and shape[-1] in (1, 3, 4) and shape[1] == shape[2] > 4:
         advice = "if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
         message = f"{name} has the shape {list(shape)}, read as [N, C, H, W]: {advice}"
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(Finding(message, axes="NYXC"), stacklevel=2)
     if len(shape) == 3:
         is_series = shape[2] >= SERIES_ASPECT * shape[1] if series is None else series
         if not is_series:

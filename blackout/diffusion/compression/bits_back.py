@@ -1,7 +1,7 @@
 """Bits-back coding of counts along the chain of the Poisson sampler.
 
-The forward process's X_t1 is popped from the stack as if it were drawn, the births between it and
-X_0 are pushed with the sampler's probabilities, and so on to X_T, which is pushed with the
+The forward process's X_t1 is popped from the stack as if it were drawn, and the births between it
+and X_0 are pushed with the sampler's probabilities. So it goes on to X_T, which is pushed with the
 probabilities of the sampler's start. The stack grows by
 
     -log p(X_T) - sum_k log p(X_k-1 | X_k) + sum_k log q(X_k | X_k-1),

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers: TypeAlias = NDArray[np.int64]
+# (slice of the symbols, a number in 0..2^24 - 1 for each) -> the symbols whose intervals contain
+# the numbers, and the start and width of these intervals
 Find: TypeAlias = Callable[[slice, Integers], tuple[Integers, Integers, Integers]]
-"""(slice of the symbols, a number in 0..2^24 - 1 for each) -> the symbols whose intervals contain
-the numbers, and the start and width of these intervals."""
 
 PRECISION = 24  # bits: probabilities are whole multiples of 2^-24
 TOTAL = 1 << PRECISION

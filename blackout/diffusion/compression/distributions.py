@@ -20,8 +20,8 @@ from blackout.diffusion.compression.coder import (
 
 Reals: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = slice | Integers
+# (rows, counts) -> P(X <= count) for the distributions of these rows; 0 for a count of -1
 Cdf: TypeAlias = Callable[[Rows, Integers], Reals]
-"""(rows, counts) -> P(X <= count) for the distributions of these rows; 0 for a count of -1."""
 
 BINS_PER_STD = 64  # bins are at most 1/64 of a standard deviation wide
 REACH_STDS = 7  # bins reach this many standard deviations to either side of the mean

@@ -33,7 +33,8 @@ class ReverseStep:
         denoiser: evaluated as often as the method needs.
         process: the forward process that is reversed.
         x: states X_t [B, ...].
-        s, t: float64 scalars.
+        s: time that the step leads to, a float64 scalar.
+        t: time of `x`, a float64 scalar.
         generator: source of the step's random numbers.
     """
 

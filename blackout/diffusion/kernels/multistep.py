@@ -1,4 +1,4 @@
-"""A multistep kernel for pure death: second order at one network evaluation per step.
+"""A multistep kernel for pure death: steps that correct each other, one network evaluation each.
 
 Let y_t = E[X_0 - X_t | X_t] be the predicted missing count, and r the fraction of it that is born
 between t and s < t. A Poisson leap keeps y_t fixed, so that its births are independent and their
@@ -12,7 +12,12 @@ Poisson start instead: with q = e^-t and d = e^-s - e^-t, it uses z_t = (1 - q) 
 c = min(1, (q^2 + d^2) / (2 q d)). While little is born, Cov(X_s) is then that of the exact
 distribution at every time, whatever the steps. The step to s = 0 adds y_t, stochastically rounded.
 
-References: this project; checked in tests/verification/test_pure_death_kernels.py.
+The total variation to the data is of order 1 where a birth may take all rate from another element,
+and falls faster on smooth data (1.5 to 1.7 on a pair of eight levels).
+
+References: this project; covariances are checked in
+tests/verification/test_pure_death_kernels.py, the whole distribution in
+tests/verification/test_multistep.py.
 """
 
 from __future__ import annotations

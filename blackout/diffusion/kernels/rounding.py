@@ -11,8 +11,8 @@ from torch import Tensor
 from blackout.component import component
 from blackout.random import RandomSource, bernoulli
 
+# (y [B, ...], source of random numbers) -> whole numbers of y's shape and dtype
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
-"""(y [B, ...], source of random numbers) -> whole numbers of y's shape and dtype."""
 
 
 @component(passed=("rounding",), called=("y", "generator"))

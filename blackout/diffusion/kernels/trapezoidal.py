@@ -34,7 +34,7 @@ class Trapezoidal:
         [2 y(X_rho, rho) - (1 - h) y(X_t, t)]_+.
 
     The conditional mean of X_0 is a martingale, so that y(X_rho, rho) is (1 - h) y(X_t, t) on
-    average, and the mean number of births of the whole step is y r (up to the positive part).
+    average. The mean number of births of the whole step is therefore y r (up to the positive part).
     Halves of equal length (theta = 1/2) keep the weights at 2 and 1 however long the step. The step
     to s = 0, whose clock never ends, is a single Poisson leap.
 
@@ -70,11 +70,11 @@ class PosteriorTrapezoidal:
 
         [2 P_rho(n | X_rho) - P_t(b + n | X_t) Bin(b; b + n, h) / Z]_+, normalised.
 
-    The second term, with h the fraction of stage 1, is what the first prediction implies for the
-    units that are still missing at rho in an element of which b came back. It is P_rho itself where
-    the element does not depend on the others. The difference is therefore what the other elements
-    add, and is extrapolated to the whole step. The step to s = 0, whose clock never ends, is a
-    single posterior bridge.
+    Here h is the fraction of stage 1, after which b units of an element have come back. The second
+    term is what the first prediction implies for the units that are still missing at rho. It is
+    P_rho itself where the element does not depend on the others. The difference is therefore what
+    the other elements add, and is extrapolated to the whole step. The step to s = 0, whose clock
+    never ends, is a single posterior bridge.
 
     It keeps max_count + 1 float32 numbers per element a few times over.
 

@@ -40,16 +40,18 @@ class KnownWeight:
     The path's own probability, of a bridge to X_0, is the same for all particles of a sample: it
     makes the mean weight an estimate of p(known).
 
-    Until the last step, particles are also weighted by what the last prediction says of the known
-    elements' data, to the power 1/2, so that particles that lead elsewhere are dropped early
-    [Pitt 1999]. Every step divides by the look-ahead of the step before, and none is left at s = 0:
-    limits and the estimate are as without.
+    Until the last step, particles are also weighted by the probability that the last prediction
+    gives to the known elements' data, to the power 1/2. Particles that lead elsewhere are then
+    dropped early. Every step divides by the look-ahead of the step before, and none is left at s =
+    0: limits and the estimate are the same as without a look-ahead.
 
-    References: this project; checked in tests/verification/test_particles.py.
+    References: Pitt and Shephard 1999 (look-ahead); this project, checked in
+        tests/verification/test_particles.py.
 
     Args:
         process: that is reversed; see `has_step_probability`.
-        x0, mask: counts and observed elements [rows, ...].
+        x0: counts [rows, ...].
+        mask: whether an element is observed, bool [rows, ...].
     """
 
     process: Process

@@ -18,8 +18,10 @@ class Stage:
 
     Attributes:
         prediction: given X_t = before, as the kernel had it.
-        before, after: states [rows, ...] at t and s.
-        s, t: float64 scalars.
+        before: states [rows, ...] at t.
+        after: states [rows, ...] at s.
+        s: time of the stage's end, a float64 scalar.
+        t: time of its start, a float64 scalar.
         previous: the stage before it in the same step, if any.
     """
 
@@ -61,7 +63,8 @@ class Step:
 
     Attributes:
         number: k of the time times[k] it led to.
-        s, t: from t to s, float64 scalars.
+        s: time of the step's end, a float64 scalar.
+        t: time of its start, a float64 scalar.
         after: X_s, states [rows, ...].
         evaluations: (X, time, prediction) of every network evaluation, in order, the first at t.
     """

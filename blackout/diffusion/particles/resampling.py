@@ -5,8 +5,8 @@ A sequential Monte Carlo sampler on top of the one sampling loop
 kernel's by weights. As the number P of particles grows, the distribution of a sample tends to the
 weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
-The particles of a sample are weighted against each other alone, and resampled by the sample's own
-random numbers, which are a function of (seed, k) for sample k, whatever else is in the batch.
+The particles of a sample are weighted against each other alone. The random numbers that resample
+them are a function of (seed, k) for sample k, whatever else is in the batch.
 
 References: Doucet et al. 2001.
 """
@@ -47,8 +47,9 @@ class Particles:
         retain_first: the x0 of the known elements is a whole sample, which decays to the last time,
             where all particles begin; the first particle then follows its path back. Without
             resampling this is a move of iterated importance sampling on paths, which leaves the
-            distribution given the known elements as it is, for any number of particles
-            [Andrieu 2010, section 4.2].
+            distribution given the known elements as it is, for any number of particles.
+
+    References: Andrieu et al. 2010, section 4.2 (the retained path).
     """
 
     number: int
@@ -141,7 +142,7 @@ def run_particles(
         start = path.retain_first()
 
     # 3. The loop, with a kernel that weights and resamples; corrector steps do neither.
-    swarm = Swarm(plan.kernel, potentials, particles, shape[0], num_steps, generator, path, device)
+    swarm = Swarm(plan, potentials, particles, shape[0], generator, path)
 
     def correct(_: Kernel, step: ReverseStep) -> Tensor:
         x = plan.correction.corrector(plan.kernel, step)
@@ -168,38 +169,35 @@ class Swarm:
     References: Doucet et al. 2001.
 
     Args:
-        kernel: makes the steps.
-        potentials: weight them.
+        plan: of the sampling loop; its kernel makes the steps.
+        potentials: weight the steps.
         particles: number of particles, and resampling.
         num_samples: B.
-        num_steps: T.
         generator: of the samples' random numbers, for resampling.
         path: of known elements, if any.
-        device: where the weights are.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
+        plan: SamplingPlan,
         potentials: Sequence[Potential],
         particles: Particles,
         num_samples: int,
-        num_steps: int,
         generator: torch.Generator | SampleStreams | None,
         path: KnownPath | None,
-        device: torch.device,
     ) -> None:
-        if isinstance(kernel, StatefulKernel):
+        if isinstance(plan.kernel, StatefulKernel):
             raise ValueError(
-                f"{type(kernel).__name__} remembers earlier steps, which particles exchange: "
+                f"{type(plan.kernel).__name__} remembers earlier steps, which particles exchange: "
                 "use another"
             )
-        self._kernel = kernel
+        self._kernel = plan.kernel
         self._potentials = potentials
         self._particles = particles
         self._generator = generator
         self._path = path
-        self._k = num_steps
+        self._k = len(plan.times) - 1
+        device = torch.device(plan.device)
         weights_shape = (num_samples, particles.number)
         self._log_weight = torch.zeros(weights_shape, dtype=torch.float64, device=device)
         self._log_normaliser = torch.zeros(num_samples, dtype=torch.float64, device=device)

@@ -4,7 +4,7 @@ A process knows only probability: no network, no configuration.
 
 A reverse jump has one of R types. Its rate given X_0 is linear in a statistic of X_0 and X_t. The
 rate of the time-reversed process, which averages over X_0 given X_t, is therefore
-`rates(E[statistic | X_t], X_t, t)`, and a network that predicts E[statistic | X_t] suffices for
+`rates(E[statistic | X_t], X_t, t)`. So a network that predicts E[statistic | X_t] suffices for
 training and sampling (`blackout.diffusion.predictions`) and for bounds
 (`blackout.diffusion.likelihood`).
 
@@ -140,7 +140,8 @@ class Observation:
 
     Args:
         process: that X_t was drawn from.
-        x0, xt: counts [B, ...].
+        x0: counts [B, ...].
+        xt: counts [B, ...].
         statistic: further targets, integers [B, R, ...], of processes that have them.
     """
 

@@ -131,7 +131,8 @@ class BirthDeath(CountProcess):
             missing: N, integers [B, ...].
             immigrants: I, integers [B, ...].
             xt: states [B, ...].
-            s, t: times.
+            s: time of the result.
+            t: time of `xt`, after s.
             generator: source of random numbers.
         """
         s = expand_time(s, xt)

@@ -72,7 +72,8 @@ class FiniteProcess(Process):
 
         Args:
             x: states, int64 [B, ...].
-            s, t: times, [1] or [B].
+            s: earlier times, [1] or [B].
+            t: later times, [1] or [B].
         """
         matrix = self.transition(s, t)
         return matrix[_matrix_index(matrix, x), x]
@@ -91,7 +92,8 @@ class FiniteProcess(Process):
 
         Args:
             weights: [B, ..., S].
-            s, t: times, [1] or [B].
+            s: earlier times, [1] or [B].
+            t: later times, [1] or [B].
         """
         return torch.einsum("b...i,bij->b...j", weights, self.transition(s, t))
 
@@ -178,7 +180,8 @@ class FiniteProcess(Process):
         Args:
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
             xt: states [B, ...].
-            s, t: times.
+            s: time of the step's end.
+            t: time of `xt`, after s.
         """
         s = per_sample_time(s, xt)
         t = per_sample_time(t, xt)
@@ -191,8 +194,10 @@ class FiniteProcess(Process):
 
         Args:
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
-            x0, xt: states [B, ...].
-            s, t: times.
+            x0: states [B, ...].
+            xt: states [B, ...].
+            s: time of the step's end.
+            t: time of `xt`, after s.
         """
         model = self.step_pmf(expected, xt, s, t)
         exact = self.bridge_pmf(x0, xt, s, t)

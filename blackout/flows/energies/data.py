@@ -111,11 +111,11 @@ def _sample_pinwheel(rng: np.random.Generator, n: int) -> Points:
     References: Dai et al. 2020.
     """
     arm = rng.integers(5, size=n) * 2 * np.pi / 5
-    along = 1 + 0.3 * rng.standard_normal(n)
-    across = 0.1 * rng.standard_normal(n)
-    angle = arm + 0.25 * np.exp(along)
-    x = along * np.cos(angle) - across * np.sin(angle)
-    y = along * np.sin(angle) + across * np.cos(angle)
+    radial = 1 + 0.3 * rng.standard_normal(n)
+    tangential = 0.1 * rng.standard_normal(n)
+    angle = arm + 0.25 * np.exp(radial)
+    x = radial * np.cos(angle) - tangential * np.sin(angle)
+    y = radial * np.sin(angle) + tangential * np.cos(angle)
     return 2 * np.stack([x, y], 1)
 
 

@@ -115,6 +115,13 @@ class PairEnergy(SpinPairs, LearnedEnergy):
         """
         return self.l1 * 2 * self.upper.abs().sum()
 
+    def couplings_to_save(self) -> dict[str, np.ndarray]:
+        """Return `couplings` J [d, d] and `field` h [d], float32, of -E = s' J s + h . s."""
+        return {
+            "couplings": self.couplings.detach().cpu().numpy(),
+            "field": self.field.detach().cpu().numpy(),
+        }
+
     def description(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return its settings; the couplings are saved as tensors."""
         return {
@@ -305,7 +312,7 @@ class EnergySampler(ChainSampler):
     validation_metrics = ("val/nll", "val/ess", "val/log_z")
     network: EnergyWithRates
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a model, as in its description
         self,
         network: EnergyWithRates,
         simulation: Simulation = Events(16),
@@ -363,6 +370,10 @@ class EnergySampler(ChainSampler):
         if isinstance(self.target, PairEnergy):
             values |= score_couplings(self.target, self.require_source())
         return values
+
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return the rates, the large part of `EnergyWithRates`."""
+        return [cast(EnergyWithRates, network).rates]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return the flow's parameters, and the energy's with a learning rate of their own."""

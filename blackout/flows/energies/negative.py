@@ -42,9 +42,9 @@ class NegativeSampler(nn.Module, ABC):
 class FlowSamples(NegativeSampler):
     """Importance-weighted samples of the flow that is trained together with the energy.
 
-    The weights of exact simulation are right for any rates, so that the gradient is right on
-    average over many chains however little the flow has learned. Where there are few states,
-    E_model is a sum over all of them instead.
+    The weights of exact simulation are right for any rates. However little the flow has learned,
+    the gradient is therefore right on average over many chains. Where there are few states, E_model
+    is a sum over all of them instead.
 
     References: Ou et al. 2025, eq. 13.
 

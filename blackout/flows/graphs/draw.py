@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,15 @@ from blackout.flows.model import GraphFlow, solution_arrays
 from blackout.flows.plots import CollectedSamples, append_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
-from blackout.protocols import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.protocols import (
+    Drawn,
+    MetricDescription,
+    OutputNames,
+    Outputs,
+    Samples,
+    Watch,
+    refuse_unknown,
+)
 
 BATCH_SIZE = 512  # chains simulated together
 SAMPLES_PER_GRAPH = 16  # unless num_samples is given
@@ -195,12 +203,29 @@ class GraphOutputs(CollectedSamples):
         report: dict[str, Any] = {
             "values": means,
             "references": _references(means, list(baselines)),
+            "metric_descriptions": describe_values(["mean", "best", *baselines], sign),
             "samples_per_graph": draw.samples_per_graph,
         }
         if draw.oracle is not None:
             num_proved = sum(optimum is not None and optimum.proved for optimum in optima)
             report["oracle"] = {"method": draw.oracle, "proved": num_proved, "of": len(optima)}
         return report
+
+
+def describe_values(columns: Sequence[str], sign: int) -> dict[str, dict[str, str]]:
+    """Return unit and better direction of the means of `write_solution_table`, for metrics.json.
+
+    Args:
+        columns: names of the solutions: mean, best, and those of baselines.
+        sign: 1 if objectives are maximised, -1 if they are minimised.
+    """
+    value = MetricDescription("objective", "higher" if sign > 0 else "lower")
+    drop = MetricDescription("relative to the optimum", "lower")
+    descriptions = {"seconds_per_graph": MetricDescription("s", "lower")}
+    for column in columns:
+        descriptions[f"{column}_value"] = value
+        descriptions[f"drop_{column}"] = drop
+    return {name: asdict(description) for name, description in descriptions.items()}
 
 
 def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[float]:

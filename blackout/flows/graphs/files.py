@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from blackout.data.formats.contents import NUMBER
 from blackout.errors import UserError, refuse, summary
 from blackout.flows.graphs.graphs import Graph
 from blackout.safe_reading import check_size, open_regular, read_text, stored_bytes
@@ -31,7 +33,8 @@ NUM_LISTED_FILES = 5  # names in the message about files that are not read
 # numeric attributes of nodes and edges that are not weights
 NON_WEIGHT_ATTRIBUTES = {"id", "label", "key", "name", "x", "y", "z"}
 # settings in comments of an edge list, such as `nodes: 12`
-COMMENT_SETTING = re.compile(r"(nodes|first|vartype)\s*[:=]\s*(\w+)")
+COMMENT_SETTING = re.compile(r"\b(nodes|vertices|edges|first|vartype)\s*[:=]\s*(\w+)", re.I)
+COMMENT_SIZE = re.compile(r"\b(\d+)\s+(nodes|vertices|edges)\b", re.I)  # such as `5 edges`
 
 # the number of a line, and its words
 Row: TypeAlias = tuple[int, list[str]]
@@ -79,15 +82,15 @@ def _list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return []
     files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
-    known = [file for file in files if file.suffix.lower() in READERS]
-    others = [file.name for file in files if file not in known]
-    if others:
-        listed = ", ".join(others[:NUM_LISTED_FILES])
+    readable = [file for file in files if file.suffix.lower() in READERS]
+    skipped = [file.name for file in files if file not in readable]
+    if skipped:
+        listed = ", ".join(skipped[:NUM_LISTED_FILES])
         print(
-            f"{path}: files with other suffixes are not read: {listed}, {len(others)} in all",
+            f"{path}: files with other suffixes are not read: {listed}, {len(skipped)} in all",
             file=sys.stderr,
         )
-    return known
+    return readable
 
 
 def _make_graph(
@@ -170,10 +173,10 @@ def _parse_integer(word: str, minimum: int, maximum: int, line: int) -> int:
 
 def _parse_number(word: Any, place: int | str) -> float:
     """Parse a finite number; the place is a line number or a description for the message."""
-    try:
-        number = float(word)
-    except (TypeError, ValueError):  # refused below together with infinities
-        number = math.nan
+    number = math.nan  # refused below, as infinities are
+    if not isinstance(word, str) or NUMBER.fullmatch(word):  # Python also reads 1_0 as 10
+        with suppress(TypeError, ValueError):
+            number = float(word)
     if not math.isfinite(number):
         prefix = f"line {place}" if isinstance(place, int) else place
         raise UserError(f"{prefix}: {str(word)[:MAX_WORD_LENGTH]!r} must be a finite number")
@@ -228,14 +231,15 @@ def _merge_directions(
 def _read_edge_list(file: Path) -> Graph:
     """Read lines `node node [weight]`.
 
-    `#` starts a comment, which may contain `nodes: 12`, `first: 0` or `vartype=SPIN`.
+    `#` starts a comment, which may contain `nodes: 12`, `edges: 15`, `first: 0` or `vartype=SPIN`
+    in capital or small letters; the number of edges is compared.
     """
     # 1. Lines and settings in comments.
     settings: dict[str, str] = {}
     rows: list[Row] = []
     for number, line in enumerate(read_text(file, max_bytes=MAX_BYTES).splitlines(), 1):
         edge, _, comment = line.partition("#")
-        settings |= dict(COMMENT_SETTING.findall(comment))
+        _add_comment(settings, comment, number)
         # networkx writes weights as {'weight': 2.0}
         edge = re.sub(r"\{(?:'weight': ([^,{}]*))?\}$", r"\1", edge.rstrip())
         words = edge.replace(",", " ").split()
@@ -258,7 +262,9 @@ def _read_edge_list(file: Path) -> Graph:
         "otherwise add a comment `# nodes: N` with the number of nodes",
     )
 
-    # 3. Number of nodes, and whether they are numbered from 0 or from 1.
+    # 3. Number of edges and nodes, and whether they are numbered from 0 or from 1.
+    if "edges" in settings:
+        _check_num_edges(pairs, _parse_integer(settings["edges"], 0, MAX_BYTES, 1))
     used = {node for pair in pairs for node in pair}
     smallest = min(used, default=0)
     largest = max(used, default=-1)
@@ -278,6 +284,22 @@ def _read_edge_list(file: Path) -> Graph:
         "`# nodes: N, first: 0` with the number of nodes and the number of the first one (0 or 1)",
     )
     return _make_graph(count, pairs, weights, first=first)
+
+
+def _add_comment(settings: dict[str, str], comment: str, line: int) -> None:
+    """Add what a comment says to the settings of an edge list.
+
+    Raises:
+        UserError: another comment says something else.
+    """
+    pairs = COMMENT_SETTING.findall(comment)
+    others = COMMENT_SETTING.sub("", comment)
+    pairs += [(name, size) for size, name in COMMENT_SIZE.findall(others)]
+    for name, value in pairs:
+        name = name.lower().replace("vertices", "nodes")
+        value = value.upper() if name == "vartype" else value
+        known = settings.setdefault(name, value)
+        refuse(known != value, f"line {line}: {name} is {value} here, and {known} before")
 
 
 def _is_gset(rows: Sequence[Row]) -> bool:

@@ -225,6 +225,7 @@ def _load_graphs(name: str, graphs: Path | None, ckpt: Path | None) -> list[Grap
         if graphs is None:
             raise UserError("give a file or folder of graphs, or --ckpt of a trained flow")
         return read_graphs(graphs)
+    refuse(graphs is not None, f"--ckpt brings its own graphs, so that {graphs} is not used")
     target = getattr(load_model(ckpt), "target", None)
     if not isinstance(target, GraphTarget) or target.problem != name:
         raise UserError(f"--ckpt {ckpt} is not a flow on graphs for {name}")

@@ -489,7 +489,7 @@ def make_graph_target(
 
 
 @component("target", ask="target=mis or target=maxcut")
-def graph_problem(
+def graph_problem(  # noqa: PLR0913 - built from YAML
     problem: Literal["mis", "maxcut", "qubo"],
     path: str | None = None,
     kind: Literal["er", "ba"] = "er",

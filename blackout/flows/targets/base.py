@@ -277,6 +277,10 @@ class Target(nn.Module):
         """
         return settings
 
+    def couplings_to_save(self) -> dict[str, NDArray[Any]]:
+        """Return learned couplings by name, for couplings.npz; empty if there are none."""
+        return {}
+
     def closed_form(self, t: float = 1.0) -> dict[str, float] | None:
         """Return `log_z` and means of rho^t where a formula gives them, without enumeration."""
         return None
@@ -313,8 +317,10 @@ def greedy_colouring(adjacency: Any) -> list[NDArray[np.int64]]:
     degrees = np.diff(adjacency.indptr)
     colours = np.full(adjacency.shape[0], -1)
     for node in np.argsort(-degrees, kind="stable"):
-        taken = set(colours[neighbours[node]].tolist())
-        colours[node] = next(c for c in range(len(taken) + 1) if c not in taken)
+        neighbour_colours = set(colours[neighbours[node]].tolist())
+        colours[node] = next(
+            c for c in range(len(neighbour_colours) + 1) if c not in neighbour_colours
+        )
     return [np.flatnonzero(colours == colour) for colour in range(colours.max() + 1)]
 
 

@@ -154,9 +154,9 @@ def transfer_matrix(
 
     # 1. Logarithm of the matrix between the states of two columns.
     columns = torch.cartesian_prod(*[torch.arange(len(field))] * width)
-    within = bond[columns, columns.roll(1, 1)].sum(1) + field.double()[columns].sum(1)
-    between = sum(bond[columns[:, k][:, None], columns[:, k][None]] for k in range(width))
-    log_matrix = between + (within[:, None] + within[None]) / 2
+    column_weights = bond[columns, columns.roll(1, 1)].sum(1) + field.double()[columns].sum(1)
+    neighbour_weights = sum(bond[columns[:, k][:, None], columns[:, k][None]] for k in range(width))
+    log_matrix = neighbour_weights + (column_weights[:, None] + column_weights[None]) / 2
 
     # 2. Its eigenvalues, scaled so that no power overflows.
     max_log_weight = t * log_matrix.max()
@@ -571,7 +571,7 @@ class FixedComposition(Target):
 
     @property
     def log_num_states(self) -> float:
-        """log of the multinomial coefficient d! / (n_0! n_1! ...).
+        """The log of the multinomial coefficient d! / (n_0! n_1! ...).
 
         References: this project; checked in tests/flows/test_annealing.py.
         """

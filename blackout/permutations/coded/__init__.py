@@ -1,5 +1,7 @@
-"""The family of factorised codes: any distribution over permutations, in any number of passes of
-one network."""
+"""The family of factorised codes, which can represent any distribution over permutations.
+
+A sample takes any number of passes of one network.
+"""
 
 from blackout.permutations.coded.data import (
     PermutationData,

@@ -1,8 +1,7 @@
 """Data sets of permutations for models of codes: in memory, or made on demand from their index.
 
-There are distributions that are known exactly (cycles, Mallows with all phi at once,
-Plackett-Luce), files of the user, and puzzles, whose items are the context and whose solution is
-the permutation.
+Some distributions are known exactly (cycles, Mallows with all phi at once, Plackett-Luce); others
+are files of the user. Of puzzles the items are the context, and the solution is the permutation.
 """
 
 from __future__ import annotations
@@ -62,6 +61,9 @@ REPORTED_PHIS = (0.2, 0.5, 0.8, 1.0)  # for which the divergence from the truth 
 
 VOTE_SUFFIXES = (".soc", ".soi", ".toc", ".toi")  # of preflib.org
 INTEGER = re.compile("[0-9]{1,9}")
+STATED_SIZE = re.compile(
+    r"^# NUMBER (ALTERNATIVES|VOTERS|UNIQUE ORDERS): *([0-9]{1,18})$", re.MULTILINE
+)
 ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
 
 
@@ -129,9 +131,21 @@ class PermutationData:
         return self.test["x"].shape[1]
 
     @property
+    def item_names(self) -> list[str]:
+        """Names of all items: labels, the user's own numbers, or 0, 1, 2, ..."""
+        if self.labels:
+            return list(self.labels)
+        if "item_names" in self.buffers:
+            return [str(name) for name in self.buffers["item_names"].tolist()]
+        return [str(item) for item in range(self.num_tokens or self.length)]
+
+    @property
     def facts(self) -> dict[str, Any]:
-        """`num_items`, and with contexts `num_conditions` or the statistics that encoders of items
-        need."""
+        """What networks are built from: the number of items, and the facts of their contexts.
+
+        `num_items` is always there, `num_conditions` where samples have a condition, and what an
+        encoder needs where the contexts have items.
+        """
         facts: dict[str, Any] = {"num_items": self.length}
         if self.puzzles is not None:
             facts |= self.puzzles.facts
@@ -170,8 +184,10 @@ class PermutationData:
         return self.validation or {name: values[:0] for name, values in self.test.items()}
 
     def fingerprint(self, split: Split) -> str:
-        """Return the SHA-256 (hex) of the arrays of a split, or of the first samples of an
-        unlimited one."""
+        """Return the SHA-256 (hex) of the arrays of a split.
+
+        Of an unlimited split only the first samples are hashed.
+        """
         size = self.size(split)
         index = torch.arange(NUM_HASHED if size is None else size)
         return hash_tensors(self.name, self.batch(split, index))
@@ -215,10 +231,9 @@ def hash_to_uniform(keys: Tensor, seed: int) -> Tensor:
 
 @component("dataset")
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
-    """All permutations that are a single cycle, a share of them for training and the others held
-    out.
+    """Return the permutations that are a single cycle, some of them held out.
 
-    A hash of the permutation decides whether it is for training, so that the training set is the
+    A hash of the permutation decides whether it is for training. The training set is therefore the
     same everywhere, and no list is needed to look a sample up. Up to 4,000 of the others, evenly
     spaced, are validation and test permutations in turn.
 
@@ -249,14 +264,14 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         f"cycles: share={share} of {num_cycles_total} cycles leaves none to train on",
     )
     train = x[in_training]
-    others = x if share == 1 else x[~in_training]
+    candidates = x if share == 1 else x[~in_training]
     ensure(
-        len(others) >= 2,
-        f"cycles: share={share} of {num_cycles_total} cycles leaves {len(others)} for validation "
-        "and test, which need 2",
+        len(candidates) >= 2,
+        f"cycles: share={share} of {num_cycles_total} cycles leaves {len(candidates)} for "
+        "validation and test, which need 2",
     )
-    num_held_out = min(len(others), 2 * MAX_HELD_OUT_CYCLES)
-    held_out = others[torch.linspace(0, len(others) - 1, num_held_out).long()]
+    num_held_out = min(len(candidates), 2 * MAX_HELD_OUT_CYCLES)
+    held_out = candidates[torch.linspace(0, len(candidates) - 1, num_held_out).long()]
 
     # 2. scores and the true distribution
     def sample_scores(samples: Samples) -> Mapping[str, Tensor]:
@@ -301,8 +316,9 @@ def all_cycles(n: int) -> Tensor:
 
 @component("dataset")
 def mallows(length: int = 8) -> PermutationData:
-    """Mallows permutations with phi uniform on [0.1, 1], which is the condition: one network for
-    all of them.
+    """Return Mallows permutations whose dispersion phi is the condition, uniform on [0.1, 1].
+
+    A single network represents all of these distributions.
 
     Args:
         length: items.
@@ -348,8 +364,9 @@ def mallows(length: int = 8) -> PermutationData:
 
 @component("dataset")
 def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
-    """Plackett-Luce permutations with worths 1, ratio, ratio^2, ...: no product of independent
-    digits.
+    """Return Plackett-Luce permutations with worths 1, ratio, ratio^2, ...
+
+    Their distribution is not a product of independent digits.
 
     Args:
         length: items.
@@ -532,6 +549,7 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
             f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib "
             "with NAME 1, 2, ..."
         )
+    stated = {name: int(size) for name, size in STATED_SIZE.findall("\n".join(lines))}
     # 2. the levels of each vote
     levels = torch.empty(len(votes), n, dtype=torch.int64)
     counts: list[int] = []
@@ -551,6 +569,14 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         for level, group in enumerate(groups):
             levels[row, [int(a) - 1 for a in group]] = level
         counts.append(int(count))
+    sizes = {
+        "ALTERNATIVES": n,
+        "VOTERS": sum(counts),
+        "UNIQUE ORDERS": len({vote for _, _, vote in votes}),
+    }
+    for name, size in stated.items():
+        message = f"{file}: it states {size} {name.lower()}, but has {sizes[name]}"
+        refuse(size != sizes[name], message)
     # 3. one row for each voter
     num_entries = sum(counts) * n
     if num_entries > MAX_VOTE_ENTRIES:
@@ -575,8 +601,11 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
     """Return puzzles as permutations `x` [b, n] that solve the context `items` [b, n, ...]."""
 
     def batch(split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the solutions `x` [b, n], the `items` of the puzzles [b, n, ...] and their `ties`
-        [b, n]."""
+        """Return puzzles of a split with their solutions.
+
+        The solutions are `x` [b, n], the puzzles `items` [b, n, ...]; `ties` [b, n] says which
+        items are equal.
+        """
         lists = puzzles.batch(split, index)
         puzzle_order = lists["given"]
         return {

@@ -1,5 +1,7 @@
-"""Samples of coded models as `sample.py` requests them: passes, order, observed digits, conditions
-and contexts."""
+"""Samples of coded models as `sample.py` requests them.
+
+A request may set passes, order, observed digits, conditions and contexts.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ from blackout.permutations.queries import Condition, read_integer, summarise_ord
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     OutputNames,
     References,
     Samples,
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 2000  # draws of a sample until it fulfils a condition
 SUMMARY_EVALUATIONS = 20_000  # network evaluations for the samples of a summary
 MIN_SUMMARY_SAMPLES = 1000
+
+METRICS = {
+    "nll_bits": MetricDescription("bits per permutation", "lower"),
+    "nll_bits_test": MetricDescription("bits per permutation", "lower"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +71,9 @@ class CodeDraw(Draw):
     top: int = 1
     requirement: Condition | None = None
     names = OutputNames("samples", "permutations", "permutation", "permutations")
-    references = References(ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0))
+    references = References(
+        ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0), metrics=METRICS
+    )
     batch_size = BATCH
 
     @property
@@ -75,14 +85,18 @@ class CodeDraw(Draw):
 
     @property
     def resumable(self) -> bool:  # type: ignore[override]
-        """Whether samples depend on the model alone: data and files may have changed between
-        runs."""
+        """Whether samples depend on nothing but the model.
+
+        Otherwise the data or files that they depend on may have changed between two runs.
+        """
         return self.contexts is None and not self.model.conditional and not self.num_observed
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """Code, objective, passes and order for metrics.json, and what `nll_bits` of these samples
-        is."""
+        """How samples are drawn, for metrics.json: code, objective, passes and order.
+
+        `nll_bits` says whether the bits of these samples are exact.
+        """
         likelihood: str = self.model.likelihood(self.passes)
         if self.passes.greedy:
             likelihood += " of draws without greedy"
@@ -102,8 +116,10 @@ class CodeDraw(Draw):
 
     @property
     def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The user's contexts and condition; held-out contexts are those that samples are compared
-        with."""
+        """The contexts and the condition that the user gave.
+
+        Held-out contexts are not among them: samples are compared with data of these contexts.
+        """
         condition: dict[str, Any] = {}
         if self.contexts is not None:
             condition["input"] = "file"
@@ -199,8 +215,10 @@ class CodeDraw(Draw):
         )
 
     def _exact_distribution(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """Return all permutations and their log-probabilities for a context [1, ...]; None if they
-        are too many."""
+        """Return all permutations and their log-probabilities for a context [1, ...].
+
+        The result is None if there are too many of them to enumerate.
+        """
         if self.num_observed or self.passes.greedy:
             return None
         passes = self.passes.passes or 1

@@ -1,5 +1,4 @@
-"""The family of coded models: from settings and permutations to a model, and back from its
-description.
+"""The family of coded models: from settings and data to a model, and back from its description.
 
 References: Severo et al. 2025.
 """
@@ -100,8 +99,9 @@ class CodeFamily(ComponentFamily):
         return from_puzzles(data) if isinstance(data, Puzzles) else data
 
     def describe_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
-        """Return the network with all its arguments, the code, the objective, and how samples are
-        drawn.
+        """Return descriptions of the network, the code, the objective, and how samples are drawn.
+
+        The description of the network has all of its arguments.
 
         Raises:
             UserError: an unknown code, objective or order, or a number of passes outside 1..n.
@@ -130,8 +130,10 @@ class CodeFamily(ComponentFamily):
         return {"data": {"name": source.name, "kind": source.kind, **labels, **facts}}
 
     def tensors(self, source: PermutationData) -> dict[str, Tensor]:
-        """Return the tensors of the data that a model holds, such as the user's numbers of
-        items."""
+        """Return the tensors of the data that a model holds.
+
+        An example is the numbers that the user's file has for the items.
+        """
         return dict(source.buffers)
 
     def training(self, settings: Plain) -> dict[str, Any]:

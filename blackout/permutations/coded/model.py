@@ -4,7 +4,7 @@ A denoiser is any function of codes int64 [B, n], with n where a digit is masked
 n] of the values of every digit. With a partition of the digits into ordered blocks it defines a
 distribution: block after block, the digits of a block are drawn independently given all earlier
 blocks, with one network evaluation (a pass) each. Logits outside the support of the code are never
-used, so that every draw of a free code (`blackout.permutations.codes`) is a permutation, and
+used. So every draw of a free code (`blackout.permutations.codes`) is a permutation, and
 probabilities sum to 1 for any network.
 
 The file has the distributions, the network, and the model.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure, error_context
+from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.networks.layers import LayerNorm
 from blackout.networks.set_transformer import TransformerLayer
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
@@ -37,7 +37,7 @@ from blackout.permutations.metrics import (
 )
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import RandomSource, SampleStreams, categorical, fold_seed, uniform
-from blackout.training.model import Model, check_finite_output
+from blackout.training.model import FIXED_STEPS, Model, check_finite_output
 
 Denoiser: TypeAlias = Callable[[Tensor], Tensor]  # codes [B, n] -> logits [B, n, n]
 # positions of the digits of each pass, int64 [s], or [B, s] if every sample has its own
@@ -304,10 +304,10 @@ def exact_mixture(
 
 
 def mixture_nll(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int) -> Tensor:
-    """Return -log p in nats of codes whose digits are drawn in a random order per sample, float64
-    [B].
+    """Return -log p of codes whose digits are drawn in a random order, float64 [B], nats.
 
-    It is exact, with 2^n - 1 network evaluations per code, and every code may have its own context.
+    Every code has its own random order, and perhaps its own context. The result is exact, with
+    2^n - 1 network evaluations per code.
 
     Args:
         denoiser: see the module.
@@ -377,8 +377,9 @@ def log_mixture(terms: Tensor, passes: int, random: bool) -> Tensor:
 
 @component("network")
 class CodeTransformer(nn.Module):
-    """A pre-norm transformer: codes int64 [B, n], n where masked, and their context -> logits [B,
-    n, n].
+    """A pre-norm transformer that predicts the digits of codes from the digits that are known.
+
+    It maps codes int64 [B, n], with n at masked digits, and their context to logits [B, n, n].
 
     Items enter in one of two ways. "prefix", as in the paper: n rows of items before the n rows of
     digits. "fused": the row of each digit also holds its item, which helps if digit i is about item
@@ -403,7 +404,7 @@ class CodeTransformer(nn.Module):
     References: Severo et al. 2025, appendix E.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built from YAML
         self,
         num_items: int,
         num_conditions: int | None = None,
@@ -493,8 +494,7 @@ class _Layer(TransformerLayer):
 
 
 def _embedding(num_embeddings: int, width: int) -> nn.Embedding:
-    """Return an embedding of normal numbers with standard deviation 1/2, [num_embeddings,
-    width]."""
+    """Return an embedding [num_embeddings, width] with normal entries of standard deviation 1/2."""
     table = nn.Embedding(num_embeddings, width)
     nn.init.normal_(table.weight, std=0.5)
     return table
@@ -612,11 +612,10 @@ class CodeModel(Model):
 
     @property
     def aligned(self) -> bool:
-        """Whether digit i is about item i of the context, which the network sees in the row of
-        digit i.
+        """Whether digit i is about item i of the context, which then shares its row in the network.
 
-        Insertion digits of x are (Severo et al. 2025, theorem 4.3). For other codes the positions
-        of the items, the inverse of x, are encoded.
+        Insertion digits of x are of this kind (Severo et al. 2025, theorem 4.3). For other codes
+        the positions of the items, the inverse of x, are encoded.
         """
         return bool(getattr(self.network, "fused", False))
 
@@ -768,8 +767,8 @@ class CodeModel(Model):
     def likelihood(self, passes: Passes | None = None) -> Likelihood:
         """Return whether `nll` is the exact -log p of samples, or an upper bound.
 
-        It is a bound if one order stands for all, and if inline digits that are no permutation are
-        repaired, so that several codes give the same permutation.
+        It is a bound if one order stands for all orders. It is also a bound if inline digits that
+        are no permutation are repaired, as several codes then give the same permutation.
         """
         passes = self.passes if passes is None else passes
         one_pass = passes.passes == 1
@@ -858,15 +857,20 @@ class CodeModel(Model):
         return any(name in data for name in ("item_shape", "num_conditions"))
 
     def contexts(self, num_observed: int = 0, split: Split = "test") -> Mapping[str, Tensor]:
-        """Return contexts [m, ...] of a split with the true `x`; empty if sampling needs
-        neither."""
+        """Return contexts [m, ...] of a split with the true `x`.
+
+        The result is empty if sampling needs neither.
+        """
         if not self.conditional and not num_observed:
             return {}
         source = self.require_source()
         return source.batch(split, torch.arange(source.size(split) or 0))
 
-    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
         """Draw samples with the contexts of validation samples, see `batches`."""
+        refuse(num_steps is not None, FIXED_STEPS)
         return self.batches(indices, seed, contexts=self.contexts(split="val"))
 
     def steps(self, passes: Passes, num_observed: int) -> int:
@@ -905,8 +909,9 @@ class CodeModel(Model):
         return rearrange(context["items"], x) if "items" in context else x
 
     def sample(self, num_samples: int, seed: int = 0, **options: Any) -> Tensor:
-        """Draw permutations, int64 [num_samples, n]; the random numbers of sample k depend on
-        (seed, k) alone.
+        """Draw permutations, int64 [num_samples, n].
+
+        The random numbers of sample k depend on (seed, k) alone.
 
         Args:
             num_samples: how many.

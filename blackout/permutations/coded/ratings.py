@@ -55,8 +55,9 @@ class RankingOptions:
 
 
 def read_ratings(file: Path) -> Ratings:
-    """Read a .csv file with a header that has userId, movieId and rating; other columns are
-    ignored.
+    """Read a .csv file of ratings, with a header that has userId, movieId and rating.
+
+    Other columns are ignored.
 
     Raises:
         UserError: a missing file or column, or a value that is no finite number or no rating from 0
@@ -122,7 +123,7 @@ def draw_rankings(
 
 
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
-def rankings(
+def rankings(  # noqa: PLR0913 - built from YAML
     path: str | Path,
     length: int | None = None,
     min_raters: int | None = None,

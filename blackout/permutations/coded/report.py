@@ -1,5 +1,7 @@
-"""Evaluation of coded models: scores of samples, likelihood, distance from a known distribution,
-baselines."""
+"""Evaluation of coded models.
+
+It has scores of samples, likelihoods, distances from a known distribution, and baselines.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from blackout.component import component
 from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
-from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
+from blackout.permutations.classical import (
+    Mallows,
+    Mixture,
+    describe_worths,
+    fit_plackett_luce,
+)
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import (
     MAX_EXACT_ITEMS,
@@ -33,8 +40,8 @@ from blackout.permutations.coded.ratings import ranking_scores
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.permutations.metrics import expected_unique, kl_bits, rearrange
-from blackout.protocols import Samples, Split
+from blackout.permutations.metrics import PUZZLE_METRICS, expected_unique, kl_bits, rearrange
+from blackout.protocols import MetricDescription, Samples, Split
 from blackout.random import SampleStreams
 
 MAX_ONE_PASS_ITEMS = 9  # items up to which all permutations are evaluated in one pass each
@@ -42,11 +49,24 @@ NETWORK_BATCH = 1000  # permutations in one network evaluation
 MAX_FITTED = 20_000  # permutations to which classical models are fitted
 MAX_MIXTURE_ITEMS = 100  # items up to which mixtures are fitted
 
+SCORES = {
+    "valid": MetricDescription("share of samples", "higher"),
+    "unique": MetricDescription("share of samples", "reference"),
+    "cyclic": MetricDescription("share of samples", "higher"),
+    "in_train": MetricDescription("share of samples", "reference"),
+    "distance": MetricDescription("adjacent swaps", "reference"),
+    **PUZZLE_METRICS,
+}
+"""Scores of samples that a data set of permutations may define."""
+
 
 @component("metrics")
 class CodeScorer:
-    """Shares of valid and unique samples, and the scores of single samples that the data set
-    defines."""
+    """Scores of sampled permutations.
+
+    These are the shares of valid and of unique samples, and the scores of single samples that the
+    data set defines.
+    """
 
     def begin(
         self,
@@ -156,8 +176,10 @@ class PermutationScores:
         return values
 
     def figure(self) -> Any:
-        """Return a figure of how often items precede others, in held-out orders and in samples;
-        None for puzzles."""
+        """Return a figure of how often items precede others, in held-out orders and in samples.
+
+        The result is None for puzzles.
+        """
         # imported here, because loading a model does not need Pillow
         from blackout.permutations.plots import precedence, precedence_figure
 
@@ -176,13 +198,14 @@ class PermutationScores:
             valid = is_permutation(x)
             items = batch["items"].cpu() if "items" in batch else identity_like(x)
             shares[name] = precedence(rearrange(items[valid], x[valid]), num_items)
-        return precedence_figure(shares, source.labels or list(map(str, range(num_items))))
+        return precedence_figure(shares, source.item_names)
 
     def provenance(self) -> dict[str, Any]:
         """Return the data with which samples were compared."""
         return {
             "scores": "permutations",
             "scored": self.num_samples,
+            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
             "data": self._source.fingerprint(self._split),
         }
 
@@ -210,7 +233,8 @@ def likelihood_report(
         return {"values": {}}
     passes = model.passes.with_settings(settings).resolve(model.length, model.objective)
     bits = held_out_bits(model, source, size, passes)
-    values = {"nll_bits_test": float(bits.mean()), **_divergences(model, source, passes)}
+    divergences = _divergences(model, source, passes)
+    values = {"nll_bits_test": float(bits.mean()), **divergences}
     if size > 1:
         values["nll_bits_test_error"] = float(bits.std()) / math.sqrt(size)
     kind = model.likelihood(passes)
@@ -227,7 +251,14 @@ def likelihood_report(
         num_observed = given if type(given) is int else 0
         likelihood["rankings"] = ranking_baselines(source, num_observed, size)
     sample_values = {"nll_bits_test": SampleValues(torch.arange(size), bits, kind)}
-    return {"values": values, "likelihood": likelihood, "sample_values": sample_values}
+    return {
+        "values": values,
+        "likelihood": likelihood,
+        "sample_values": sample_values,
+        "metric_descriptions": dict.fromkeys(
+            divergences, asdict(MetricDescription(better="lower"))
+        ),
+    }
 
 
 def ranking_baselines(
@@ -295,10 +326,10 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     num_items = num_tokens or source.length
     same_items = num_tokens in (None, source.length)
     # 1. fit
+    names = source.item_names
+    plackett_luce = PlackettLuce(fit_plackett_luce(train, num_tokens))
     models: dict[str, Mallows | Mixture] = {
-        "plackett_luce": Mixture(
-            torch.ones(1), [PlackettLuce(fit_plackett_luce(train, num_tokens))]
-        )
+        "plackett_luce": Mixture(torch.ones(1), [plackett_luce])
     }
     if same_items:
         models["mallows"] = Mallows.fit(train)
@@ -310,12 +341,16 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
     # 2. evaluate
     held_out = torch.cat([validation, test])
     nll = {name: -model.log_prob(held_out).double() for name, model in models.items()}
+    parameters = {name: model.describe(names) for name, model in models.items()}
+    parameters["plackett_luce"] = describe_worths(plackett_luce, names)
     if same_items:
         nll["repeated_insertion"] = -repeated_insertion(train, held_out)
     uniform = math.lgamma(source.length + 1)
     nll["uniform"] = torch.full((len(held_out),), uniform, dtype=torch.float64)
     return {
-        name: Baseline.from_values(values / math.log(2), len(validation))
+        name: Baseline.from_values(
+            values / math.log(2), len(validation), parameters=parameters.get(name)
+        )
         for name, values in nll.items()
     }
 
@@ -339,17 +374,18 @@ def repeated_insertion(train: Tensor, test: Tensor) -> Tensor:
 
 
 def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return rankings as items in order, other data as their permutations, int64 [b, n] on the
-    CPU."""
+    """Return permutations of the data as orders, int64 [b, n] on the CPU.
+
+    Rankings become their items in order; other data are returned as they are.
+    """
     x = batch["x"].cpu()
     return batch["items"].cpu().gather(1, x) if source.kind == "rankings" else x
 
 
 def _divergences(model: CodeModel, source: PermutationData, passes: Passes) -> dict[str, float]:
-    """Return KL(truth || model) in bits and the total variation distance for every reported
-    context.
+    """Return KL(truth || model) in bits and the total variation for every reported context.
 
-    Empty if the truth is unknown or there are too many permutations.
+    The result is empty if the truth is unknown or there are too many permutations.
 
     References: this project; checked in tests/permutations/coded/test_model.py.
     """
@@ -390,13 +426,12 @@ def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: 
 def exact_distribution(
     model: CodeModel, context: Mapping[str, Tensor], passes: int, order: Order | None = "random"
 ) -> tuple[Tensor, Tensor] | None:
-    """Return all permutations and their log-probabilities for a context, or None if they are too
-    many.
+    """Return all permutations and their log-probabilities for a context.
 
-    They are enumerated up to 7 items for any number of passes, and up to 9 items in one pass or for
-    an autoregressive model. Inline codes that are no permutations are left out, so that the
-    probabilities sum to less than 1. With order=confidence and several passes the order depends on
-    the digits, and None is returned.
+    The result is None if there are too many. They are enumerated up to 7 items for any number of
+    passes, and up to 9 items in one pass or for an autoregressive model. Inline codes that are no
+    permutations are left out, so that the probabilities sum to less than 1. With order=confidence
+    and several passes the order depends on the digits, and None is returned.
 
     Args:
         model: trained.

@@ -1,5 +1,6 @@
-"""Decoders of shuffle diffusion: greedy steps, beam search, samples, and baselines without a
-network.
+"""Decoders of shuffle diffusion.
+
+Greedy steps, beam search, samples, and baselines without a network.
 
 A `Denoiser` is a network with a reverse distribution (`blackout.permutations.distributions`), for
 lists in any order. Its steps undo the forward process (`blackout.permutations.shuffles`).
@@ -115,16 +116,17 @@ class Denoiser:
 
 
 def prepend_first(orders: Tensor, first_fixed: bool) -> Tensor:
-    """Return orders [..., m] of the free items as orders of all items, [..., n], with a fixed item
-    first."""
+    """Put the fixed item before orders of the free items, [..., m] -> [..., n].
+
+    Without a fixed item orders are returned as they are.
+    """
     if not first_fixed:
         return orders
     return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1)
 
 
 def drop_first(orders: Tensor, first_fixed: bool) -> Tensor:
-    """Return orders [..., n] of all items as orders of the free items, [..., m]; inverts
-    `prepend_first`."""
+    """Remove the fixed item from orders, [..., n] -> [..., m]; the inverse of `prepend_first`."""
     return orders[..., 1:] - 1 if first_fixed else orders
 
 
@@ -318,8 +320,10 @@ class Best(Greedy):
 
 @component("decoder")
 class TwoOpt(Decoder):
-    """Tours by polar angle, improved by 2-opt. No network is evaluated; the log-probability is
-    0."""
+    """Tours by polar angle, improved by 2-opt.
+
+    No network is evaluated; the log-probability is 0.
+    """
 
     item_kind: ClassVar[str | None] = "points"
 
@@ -345,10 +349,9 @@ class TwoOpt(Decoder):
 @component("decoder")
 @dataclass(frozen=True)
 class Borders(Decoder):
-    """The pieces of a square picture, arranged by the fit of their borders. No network is
-    evaluated.
+    """The pieces of a square picture, arranged by the fit of their borders.
 
-    The log-probability is relative to the arrangements of the beam.
+    No network is evaluated. The log-probability is relative to the arrangements of the beam.
 
     Args:
         width: of the beam search.

@@ -1,5 +1,7 @@
-"""Solutions of puzzles as `sample.py` requests them: held-out puzzles or the user's, and their
-scores."""
+"""Solutions of puzzles as `sample.py` requests them, and their scores.
+
+Puzzles are held-out ones or those of the user.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import (
     CUTOFFS,
+    PUZZLE_METRICS,
     mean_scores,
     ndcg_scores,
     puzzle_scores,
@@ -30,6 +33,7 @@ from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import (
     Draw,
     Drawn,
+    MetricDescription,
     OutputNames,
     References,
     Samples,
@@ -57,12 +61,14 @@ PERFECT_SCORES = {
     "mae_normalised": 0.0,
     "gap": 0.0,
 }
+METRICS = {"nll_bits": MetricDescription("bits per permutation", "lower"), **PUZZLE_METRICS}
 
 
 @dataclass(frozen=True)
 class ShuffleDraw(Draw):
-    """Solutions of puzzles: sample k is the k-th held-out puzzle, modulo their number, or the k-th
-    of a file.
+    """Solutions of held-out puzzles or of the user's.
+
+    Sample k is the k-th held-out puzzle, modulo their number, or the k-th puzzle of a file.
 
     Args:
         model: trained.
@@ -77,6 +83,7 @@ class ShuffleDraw(Draw):
     references = References(
         suffixes=(*References().suffixes, "by_borders", "of_polar_tour_with_two_opt"),
         ideal=PERFECT_SCORES,
+        metrics=METRICS,
     )
 
     model: ShuffleDiffusion

@@ -1,5 +1,4 @@
-"""The family of shuffle diffusions: from settings and puzzles to a model, and back from its
-description.
+"""The family of shuffle diffusions: from settings to a model, and back from its description.
 
 References: Zhang et al. 2025 (SymmetricDiffusers).
 """
@@ -142,8 +141,10 @@ class ShuffleFamily(ComponentFamily):
         return parts
 
     def describe_data(self, settings: Plain, source: Puzzles) -> dict[str, Any]:
-        """Return the description of the puzzles, without the data set if it is a file of the
-        user."""
+        """Return the description of the puzzles.
+
+        It does not have the data set if that is a file of the user.
+        """
         facts = {name: source.facts[name] for name in FACT_TYPES if name != "kind"}
         data = {"data": {"name": source.name, "kind": source.kind, **facts}}
         from_file = bool((settings.get("dataset") or {}).get("path"))
@@ -171,8 +172,9 @@ class ShuffleFamily(ComponentFamily):
         return requested(model, request)
 
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Plain) -> dict[str, Any]:
-        """Return the bound on held-out puzzles, score ceilings for equal items, and baselines
-        without learning.
+        """Return the bound on held-out puzzles, score ceilings, and baselines without learning.
+
+        Ceilings say what a perfect solver would reach if equal items cannot be told apart.
 
         References: Zhang et al. 2025, eq. 12.
         """
@@ -207,8 +209,9 @@ class ShuffleFamily(ComponentFamily):
     def baselines(
         self, source: Puzzles, size: int, settings: Plain
     ) -> dict[str, dict[str, Baseline]]:
-        """Return the bits of the right order under the uniform distribution, log2 m! for m free
-        items.
+        """Return the bits of the right order under the uniform distribution.
+
+        They are log2 m! for m free items.
 
         References: Zhang et al. 2025, section 3.4, p(X_T).
         """

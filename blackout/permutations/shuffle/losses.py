@@ -1,5 +1,6 @@
-"""Losses of shuffle diffusion: with the permutations as labels, or with the appearance of the items
-alone.
+"""Losses of shuffle diffusion.
+
+They compare with the true permutations, or with the appearance of the items alone.
 
 References: Zhang et al. 2025 (SymmetricDiffusers), eqs. 12 and 20, appendix G.4; Mena et al. 2018.
 """
@@ -68,8 +69,7 @@ class LossInputs:
     def reverse_steps_without_labels(
         self, num_walks: int
     ) -> tuple[PermutationDistribution, Tensor]:
-        """Evaluate the reverse process, and compare items before and after each step by their
-        looks.
+        """Evaluate the reverse process, and compare the looks of items before and after each step.
 
         Returns:
             The distributions of the reverse steps, [b, r], and the squared distances [b, r, m, m]
@@ -100,8 +100,9 @@ class ShuffleLoss(Protocol):
 @component("loss")
 @dataclass(frozen=True)
 class TrajectoryLoss(ShuffleLoss):
-    """The negative log-likelihood of every scheduled reverse step: the mean over steps, walks and
-    lists.
+    """The negative log-likelihood of every scheduled reverse step.
+
+    It is averaged over steps, walks and lists.
 
     Args:
         walks: of the forward process from each list.
@@ -153,10 +154,10 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
 
     p(x | list, sigma) is Gaussian about the rearranged list. The gradient of its log-likelihood
     weighs permutations by their posterior, which is estimated by `draws` of them (REINFORCE). The
-    weight of a draw is its share of the likelihoods, less the entropy term, less a running mean,
-    which leaves the expected gradient unchanged and is saved in checkpoints. An entropy of c adds c
-    times the entropy of the reverse distribution to the objective; as published, without 1 / draws,
-    a weight of 0.05 has the effect of 0.5.
+    weight of a draw is its share of the likelihoods, less the entropy term, less a running mean.
+    The running mean leaves the expected gradient unchanged, and is saved in checkpoints. An entropy
+    of c adds c times the entropy of the reverse distribution to the objective; as published,
+    without 1 / draws, a weight of 0.05 has the effect of 0.5.
 
     Args:
         walks: of the forward process from each list.
@@ -223,8 +224,9 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
 @component("loss")
 @dataclass(frozen=True)
 class SinkhornLoss(ShuffleLoss):
-    """The Gumbel-Sinkhorn loss with labels: the negative log of the right entries of doubly
-    stochastic matrices.
+    """The Gumbel-Sinkhorn loss with labels.
+
+    It is the negative log of the right entries of doubly stochastic matrices.
 
     Args:
         draws: of Gumbel noise for each list.

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from blackout.errors import error_context
+from blackout.errors import error_context, refuse
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.distributions import Reverse, ReverseAssignment
 from blackout.permutations.group import identity_like, inverse
@@ -47,7 +47,7 @@ from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffles import ForwardProcess
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
-from blackout.training.model import Model, evaluating
+from blackout.training.model import FIXED_STEPS, Model, evaluating
 
 # keys that separate the uses of one seed; 2 is the key of dropout
 WALK_KEY = 0
@@ -61,8 +61,9 @@ EVALUATIONS_PER_PUZZLE = 64  # training evaluations that pay for one of these pu
 
 @dataclass(frozen=True)
 class Query:
-    """Queries about a puzzle besides a solution. Any of them adds `places` and `pairs` of
-    `summarise_orders`.
+    """Queries about a puzzle besides a solution.
+
+    Any of them adds `places` and `pairs` of `summarise_orders`.
 
     Args:
         top: number of most probable solutions, output as `top` and `top_log_prob`.
@@ -77,8 +78,7 @@ class Query:
 
 
 class ShuffleDiffusion(Model):
-    """Shuffle diffusion: lists are shuffled step by step, and a network learns to reverse the
-    steps.
+    """Shuffle diffusion: lists are shuffled step by step, and a network reverses the steps.
 
     Args:
         network: with `encode` and `scores`, see `blackout.networks.SetTransformer`.
@@ -97,7 +97,7 @@ class ShuffleDiffusion(Model):
 
     validation_metrics = ("val/nll_bits", "val/greedy_accuracy", "val/greedy_correct")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a model, as in its description
         self,
         network: nn.Module,
         shuffle: ForwardProcess,
@@ -223,8 +223,10 @@ class ShuffleDiffusion(Model):
 
     @property
     def validation_cost(self) -> int:
-        """Network evaluations of a validation puzzle: the steps of the bound and of a greedy
-        solution."""
+        """The number of network evaluations of a validation puzzle.
+
+        Half of them are the steps of the bound, the others those of a greedy solution.
+        """
         return 2 * len(self.shuffle.times)
 
     def batches(
@@ -275,8 +277,16 @@ class ShuffleDiffusion(Model):
             samples = {**solutions, **batch}
             yield part, {name: values[: len(part)].cpu() for name, values in samples.items()}
 
-    def validation_batches(self, indices: Tensor, seed: int = 0) -> Drawn:
+    def compiled_modules(self, network: nn.Module) -> list[nn.Module]:
+        """Return encoder and layers: lists are encoded once, and scored in many orders."""
+        parts: Any = network  # a `SetTransformer`
+        return [parts.encoder, *parts.layers]
+
+    def validation_batches(
+        self, indices: Tensor, seed: int = 0, num_steps: int | None = None
+    ) -> Drawn:
         """Solve validation puzzles, see `batches`."""
+        refuse(num_steps is not None, FIXED_STEPS)
         puzzles: dict[str, Tensor] = {}
         if len(indices):
             puzzles = self._held_out(torch.arange(int(indices.max()) + 1), "val")
@@ -295,8 +305,10 @@ class ShuffleDiffusion(Model):
     def _solve(
         self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None
     ) -> tuple[dict[str, Tensor], Lists]:
-        """Return solutions of puzzles [b, n, ...], and all orders of the decoder with
-        log-probabilities."""
+        """Return solutions of puzzles [b, n, ...], and all orders that the decoder found.
+
+        The orders come with their log-probabilities.
+        """
         first_fixed = self.data["first_fixed"]
         num_steps = len(self.shuffle.times)
 

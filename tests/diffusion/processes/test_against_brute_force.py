@@ -15,8 +15,8 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from blackout.verification import claims as steps
 from blackout.verification import toys as chains
+from blackout.verification.exact_steps import birth_death_bridge_pmf
 from tests.verification import brute_force
 
 RNG = np.random.default_rng(7)
@@ -177,7 +177,7 @@ def test_the_bridge_of_immigration_and_death_follows_bayes_rule(max_count, mean,
     survivors = stats.binom.pmf(k, o, np.exp(-t)) * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
     missing = np.maximum(o - k, 0)
     immigrants = np.maximum(m - k, 0)
-    conditional_bridge = steps.bridge_from(size, m, missing, immigrants, s, t, mean)
+    conditional_bridge = birth_death_bridge_pmf(size, m, missing, immigrants, s, t, mean)
     joint = (survivors[..., None] * conditional_bridge).sum(2)
     expected = first[: max_count + 1, None, :] * second.T[None]
     assert np.abs(joint - expected).max() < 1e-10

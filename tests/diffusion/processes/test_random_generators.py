@@ -85,7 +85,7 @@ def test_chains_are_products_of_their_steps_and_follow_bayes_rule(steps, data):
     t = data.draw(st.integers(1, len(steps)))
     s = data.draw(st.integers(0, t - 1))
     levels = process.max_count + 1
-    first, second = (chains.product(steps[a:b]) for a, b in ((0, s), (s, t)))
+    first, second = (chains.multiply_steps(steps[a:b]) for a, b in ((0, s), (s, t)))
     transition = first @ second
     x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
     assert (

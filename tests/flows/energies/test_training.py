@@ -110,6 +110,11 @@ def test_a_killed_run_resumes_bit_for_bit_and_reports_couplings(run, tmp_path): 
         "sample", f"ckpt={ckpt}", f"out={tmp_path / 'out'}", "num_samples=50", "evaluate=true"
     )
     assert outcome.code == 0, outcome.err
+    for folder in (ckpt / "samples" / "final", tmp_path / "out"):
+        saved = np.load(folder / "couplings.npz")
+        assert np.array_equal(saved["couplings"], model.target.couplings.detach()) and saved[
+            "field"
+        ].shape == (9,)
     report = json.loads((tmp_path / "out/metrics.json").read_text())
     values = report["values"]
     assert values["max_gradient_z_score"] > 2 and "at its maximum" in report["convergence"]

@@ -234,3 +234,25 @@ def test_the_energy_of_spins_equals_that_of_bits(tmp_path: Path) -> None:
             + graph.edge_weights_or_ones[0] * x[0] * x[1]
         )
         assert energy == 0.5 + first - 1.5 * second + 2 * first * second
+
+
+@pytest.mark.parametrize(
+    ("comment", "edges", "message"),
+    [
+        ("# Nodes: 6 Edges: 5", "0 1\n1 2\n2 3\n3 0\n0 2\n", None),
+        ("# 6 nodes, 5 edges", "0 1\n1 2\n2 3\n3 0\n0 2\n", None),
+        ("# VERTICES = 6", "0 1\n1 2\n2 3\n3 0\n0 2\n", None),
+        ("# Nodes: 6 Edges: 5", "0 1\n1 2\n", "announces 5 edges, but it has 2"),
+        ("# nodes: 6\n# 7 nodes", "0 1\n", "nodes is 7 here, and 6 before"),
+        ("# nodes: 3", "0 1 1_0\n", "must be a finite number"),
+    ],
+)
+def test_sizes_in_comments_are_compared_with_the_graph(tmp_path, comment, edges, message):
+    """SNAP's files write these names with capitals."""
+    path = tmp_path / "x.edges"
+    path.write_text(f"{comment}\n{edges}")
+    if message is None:
+        assert read_graphs(path)[0].num_nodes == 6
+    else:
+        with pytest.raises(UserError, match=message):
+            read_graphs(path)

@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from blackout.errors import UserError
-from blackout.permutations.classical import fit_plackett_luce
+from blackout.permutations.classical import (
+    Mallows,
+    Mixture,
+    describe_worths,
+    fit_plackett_luce,
+)
 from blackout.permutations.coded import (
     cycles,
     mallows,
@@ -21,6 +26,7 @@ from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import items, jigsaw_digits
+from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import (
     all_permutations,
     is_permutation,
@@ -128,7 +134,9 @@ def test_splits_of_a_file_are_kept(tmp_path, name):
         return batch["x"] if name == "permutations" else batch["items"].squeeze(-1).long()
 
     np.savez(path, **{split: part.numpy() for split, part in parts.items()})
-    source = read_file(path, holdout=0.4)
+    with pytest.raises(UserError, match=r"holdout=0\.4 is not used"):
+        read_file(path, holdout=0.4)
+    source = read_file(path)
     for split, part in parts.items():
         assert torch.equal(samples(source, split).unique(dim=0), part.unique(dim=0))
     np.savez(path, train=x[:12].numpy(), test=x[15:].numpy())
@@ -330,6 +338,27 @@ def test_ndcg_matches_a_calculation_by_hand():
     assert float(ndcg(torch.tensor([[1, 0, 2]]), ratings, 2)) == pytest.approx(gain / best_gain)
     assert float(ndcg(torch.tensor([[1, 2, 0]]), ratings, 3)) == pytest.approx(1)
     assert float(ndcg(torch.tensor([[1, 2, 0]]), torch.zeros(1, 3), 1)) == 1
+
+
+def test_fits_are_told_by_the_names_of_the_items():
+    worths = describe_worths(PlackettLuce(torch.tensor([0.0, math.log(3.0)])), ["ann", "bob"])
+    assert worths == {"worths": {"bob": pytest.approx(0.75), "ann": pytest.approx(0.25)}}
+    assert list(worths["worths"]) == ["bob", "ann"]
+    centre = Mallows(2, 0.5, torch.tensor([1, 0]))
+    assert centre.describe(["ann", "bob"]) == {"phi": 0.5, "centre": ["bob", "ann"]}
+    mixture = Mixture(torch.tensor([0.25, 0.75], dtype=torch.float64), [centre, Mallows(2, 0.1)])
+    components = mixture.describe(["ann", "bob"])["components"]
+    assert [component["weight"] for component in components] == [0.75, 0.25]
+    assert [component["centre"][0] for component in components] == ["ann", "bob"]
+
+
+def test_baselines_say_what_they_were_fitted_to(tmp_path):
+    np.save(tmp_path / "votes.npy", np.array([[1, 0, 2]] * 30 + [[1, 2, 0]] * 10))
+    source = replace(permutations(tmp_path / "votes.npy"), labels=("ann", "bob", "eve"))
+    fitted = likelihood_baselines(source, 4)
+    assert next(iter(fitted["plackett_luce"].parameters["worths"])) == "bob"
+    assert fitted["mallows"].parameters["centre"] == ["bob", "ann", "eve"]
+    assert fitted["uniform"].parameters == {}
 
 
 @pytest.mark.deep

@@ -35,7 +35,7 @@ from blackout.permutations.coded.model import (
 from blackout.permutations.coded.report import PermutationScores, exact_distribution
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
-from blackout.verification.claims import p_value
+from blackout.verification.draws import p_value
 
 UNCONSTRAINED_CODES = ["lehmer", "fisher_yates", "insertion"]
 

@@ -1,0 +1,228 @@
+"""Readers of 10x Genomics' counts: a CellRanger .h5, or matrix.mtx with barcodes and features.
+
+Both hold genes x cells, which become cells x genes here. A matrix.mtx is parsed by NumPy, because
+SciPy's reader ends the process on damaged files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blackout.counts import LARGEST_COUNT
+from blackout.data.formats.compressed import GZIP_SUFFIX, read_bytes
+from blackout.data.formats.contents import (
+    COUNTS,
+    Array,
+    FileContents,
+    decode_texts,
+    quote_names,
+)
+from blackout.data.formats.lazy import LazyArray, LazySparseMatrix
+from blackout.errors import UserError, ensure, refuse
+
+MATRIX_FILE = "matrix.mtx"
+FEATURE_FILES = ("features.tsv", "genes.tsv")  # since CellRanger 3, and before
+BARCODE_FILE = "barcodes.tsv"
+NAME_COLUMN = 1  # of the table of features: id, name, type
+TYPE_COLUMN = 2
+MATRIX_PARTS = {"data", "indices", "indptr", "shape"}
+MEMORY_PER_BYTE = 12  # bytes of memory for every byte of a matrix.mtx, and of names
+BARCODE = "barcode"  # name of the column of barcodes
+
+
+def find_matrix(folder: Path) -> Path | None:
+    """Return the matrix.mtx or matrix.mtx.gz of a folder; None if there is none.
+
+    Raises:
+        UserError: there are both.
+    """
+    return _find_one(folder, "", (MATRIX_FILE,))
+
+
+def read_matrix_market(path: Path, layer: str | None = None) -> FileContents:
+    """Read a matrix.mtx, with the names of genes and cells in the files next to it.
+
+    Without them the rows are samples, as in a file of `scipy.io.mmwrite`.
+
+    Args:
+        path: of the matrix, such as sample_matrix.mtx.gz next to sample_barcodes.tsv.gz.
+        layer: feature type, such as "Gene Expression"; None where there is one only.
+
+    Raises:
+        UserError: names of another number than the matrix has, or several feature types.
+        ValueError: it is not a matrix of counts.
+    """
+    plain_name = path.name.removesuffix(GZIP_SUFFIX)
+    prefix = plain_name.removesuffix(MATRIX_FILE) if plain_name.endswith(MATRIX_FILE) else ""
+    matrix = _parse_matrix(read_bytes(path, MEMORY_PER_BYTE))
+    feature_file = _find_one(path.parent, prefix, FEATURE_FILES)
+    barcode_file = _find_one(path.parent, prefix, (BARCODE_FILE,))
+    if feature_file is None or barcode_file is None:
+        refuse(layer is not None, f"{path}: dataset.layer={layer} needs a features.tsv next to it")
+        note = "without features.tsv and barcodes.tsv next to it, rows are samples"
+        return FileContents({COUNTS: matrix.tocsr()}, notes=(note,))
+
+    features = _read_names(feature_file)
+    barcodes = _read_names(barcode_file)
+    sizes = (len(features), len(barcodes))
+    if matrix.shape != sizes:
+        found = f"its matrix is {matrix.shape[0]} x {matrix.shape[1]}"
+        names_found = f"there are {sizes[0]} features and {sizes[1]} barcodes"
+        raise UserError(f"{path}: {found}, but {names_found}")
+    name_column = min(NAME_COLUMN, len(features[0]) - 1)
+    names = decode_texts(row[name_column] for row in features)
+    types = decode_texts(row[TYPE_COLUMN] if len(row) > TYPE_COLUMN else "" for row in features)
+    is_selected = _select_type(path, types, layer)
+    counts = matrix.T.tocsr()[:, is_selected]
+    return _make_contents(counts, names[is_selected], decode_texts(row[0] for row in barcodes))
+
+
+def find_tenx_group(nodes: Mapping[str, Any]) -> list[str]:
+    """Return the places of 10x's matrices in an HDF5 file: `matrix`, or a group for each genome."""
+    places = []
+    for place in nodes:
+        names = {name for name in MATRIX_PARTS | {"barcodes"} if f"{place}/{name}" in nodes}
+        if place and "/" not in place and names == MATRIX_PARTS | {"barcodes"}:
+            places.append(place)
+    return places
+
+
+def read_tenx_hdf5(
+    path: Path,
+    arrays: Mapping[str, LazyArray],
+    places: list[str],
+    layer: str | None,
+) -> FileContents:
+    """Read the .h5 of CellRanger; the counts stay on disk unless feature types are selected.
+
+    Args:
+        path: of the file.
+        arrays: by place.
+        places: of the matrices, see `find_tenx_group`.
+        layer: feature type, or genome; None where there is one only.
+
+    Raises:
+        UserError: several genomes or feature types, or no such one.
+    """
+    if layer in places and len(places) > 1:
+        place, layer = str(layer), None
+    else:
+        names = quote_names(places)
+        several = f"{path}: it has the genomes {names}: dataset.layer={places[0]} reads the first"
+        refuse(len(places) > 1, several)
+        place = places[0]
+    parts = {name: arrays[f"{place}/{name}"] for name in ("data", "indices", "indptr")}
+    num_features, num_barcodes = np.asarray(arrays[f"{place}/shape"]).tolist()
+    # columns of genes x cells are rows of cells x genes
+    matrix: Any = LazySparseMatrix(np.array([num_barcodes, num_features]), parts)
+    is_version_3 = f"{place}/features/name" in arrays
+    name_place = f"{place}/features/name" if is_version_3 else f"{place}/gene_names"
+    feature_names = np.asarray(arrays[name_place]).astype(str)
+    types = np.full(len(feature_names), "")
+    if f"{place}/features/feature_type" in arrays:
+        types = np.asarray(arrays[f"{place}/features/feature_type"]).astype(str)
+    barcodes = np.asarray(arrays[f"{place}/barcodes"]).astype(str)
+    ensure(
+        feature_names.shape == types.shape == (num_features,) and len(barcodes) == num_barcodes,
+        "features and barcodes do not fit the shape of the matrix",
+    )
+    is_selected = _select_type(path, types, layer)
+    if not is_selected.all():
+        matrix = matrix[:][:, is_selected]
+    return _make_contents(matrix, feature_names[is_selected], barcodes)
+
+
+def _make_contents(counts: Any, names: Array, barcodes: Array) -> FileContents:
+    return FileContents(
+        {COUNTS: counts, BARCODE: barcodes}, tuple(names.tolist()), index=(BARCODE,)
+    )
+
+
+def _select_type(path: Path, types: Array, layer: str | None) -> Array:
+    """Return which features are of a type, bool [D].
+
+    Raises:
+        UserError: there are several types and none was chosen, or no such one.
+    """
+    names, sizes = np.unique(types, return_counts=True)
+    pairs = zip(names.tolist(), sizes, strict=True)
+    listed = ", ".join(f"{size:,} {name!r}" for name, size in pairs)
+    if layer is not None:
+        message = f"{path}: there are no features of type {layer!r}, only {listed}"
+        refuse(layer not in names, message)
+        return types == layer
+    first = names[sizes.argmax()] if len(names) else ""
+    choice = f"dataset.layer='{first}' reads those"
+    refuse(len(names) > 1, f"{path}: it has features of several types, {listed}: {choice}")
+    return np.ones(len(types), dtype=bool)
+
+
+def _find_one(folder: Path, prefix: str, names: tuple[str, ...]) -> Path | None:
+    """Return the file of one of some names, plain or gzipped.
+
+    Raises:
+        UserError: there are several.
+    """
+    files = []
+    for name in names:
+        files += [folder / f"{prefix}{name}{suffix}" for suffix in ("", GZIP_SUFFIX)]
+    found = [file for file in files if file.is_file()]
+    listed = ", ".join(file.name for file in found)
+    refuse(len(found) > 1, f"{folder} has {listed}: leave one")
+    return found[0] if found else None
+
+
+def _read_names(path: Path) -> list[list[str]]:
+    """Read the rows of a table of names, parted by tabs.
+
+    Raises:
+        UserError: rows of unequal length, or none.
+    """
+    text = read_bytes(path, MEMORY_PER_BYTE).decode()
+    rows = [line.rstrip("\r").split("\t") for line in text.split("\n")]
+    if rows[-1] == [""]:
+        rows.pop()
+    lengths = {len(row) for row in rows}
+    refuse(len(lengths) != 1, f"{path}: every line needs as many fields as the first")
+    return rows
+
+
+def _parse_matrix(content: bytes) -> Any:
+    """Parse a coordinate matrix of numbers: COO of its shape.
+
+    Raises:
+        ValueError: another kind of matrix, entries outside, twice, or of another number.
+    """
+    stream = io.BytesIO(content)
+    banner = stream.readline(1000).decode().lower().split()
+    allowed = "a coordinate matrix of integers or real numbers without symmetry"
+    is_valid = banner[:3] == ["%%matrixmarket", "matrix", "coordinate"]
+    is_valid &= banner[3:] in (["integer", "general"], ["real", "general"])
+    ensure(is_valid, f"{allowed} is needed, not {' '.join(banner)[:80]!r}")
+    line = b"%"
+    while line.startswith(b"%") or (line and not line.strip()):
+        line = stream.readline()
+    sizes = [int(word) for word in line.split()]
+    is_possible = len(sizes) == 3 and 0 <= min(sizes) <= max(sizes) <= LARGEST_COUNT
+    ensure(is_possible, f"three sizes are needed after the banner, not {sizes}")
+    num_rows, num_columns, num_entries = sizes
+    has_entries = stream.tell() < len(content.rstrip())
+    entries = np.zeros((0, 3))
+    if has_entries:
+        entries = np.loadtxt(stream, dtype=np.float64, comments=None, ndmin=2)
+    announced = f"its header announces {num_entries:,} entries"
+    ensure(entries.shape == (num_entries, 3), f"{announced}, but it has {list(entries.shape)}")
+    positions = entries[:, :2].astype(np.int64) - 1
+    is_inside = ((positions >= 0) & (positions < [num_rows, num_columns])).all()
+    ensure(is_inside and (positions + 1 == entries[:, :2]).all(), "an entry is outside its matrix")
+    numbers = positions[:, 0] * num_columns + positions[:, 1]
+    ensure(len(np.unique(numbers)) == num_entries, "an entry occurs twice")
+    import scipy.sparse  # only here: it takes long to import
+
+    place = (positions[:, 0], positions[:, 1])
+    return scipy.sparse.coo_matrix((entries[:, 2], place), (num_rows, num_columns))

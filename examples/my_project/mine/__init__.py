@@ -1,0 +1,1 @@
+"""Components of a project of one's own."""
