@@ -1,1 +1,2 @@
-"""Measurements anyone can repeat: `python -m benchmarks.counts`, `.training`, `.sampling`, `.scores`."""
+"""Reproducible measurements: `python -m benchmarks.counts`, `.training`, `.sampling`, `.scores`,
+..."""

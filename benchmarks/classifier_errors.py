@@ -1,7 +1,9 @@
-"""Deviation of classifier tests among perfect samples: `python -m benchmarks.classifier_errors --json FILE`.
+"""Standard deviation of classifier tests for perfect samples.
 
-Both sets are Poisson counts of ten elements. `stated` is `c2st_auc_error`, which a cross-validated classifier of either
-kind should have; forests have 100 trees.
+    python -m benchmarks.classifier_errors --json FILE
+
+Both sets are Poisson counts of ten elements. `stated` is `c2st_auc_error`, the error that a
+cross-validated classifier of either kind should have; forests have 100 trees.
 """
 
 from __future__ import annotations
@@ -32,11 +34,18 @@ def rows(quick: bool) -> list[dict[str, Any]]:
                 values.append(classifier_test(first, second, linear=linear, trees=NUM_TREES)[0])
             deviation = float(np.std(values, ddof=1))
             stated = null_auc_error(number)
-            table.append({
-                "n": number, "classifier": name, "repeats": repeats, "mean": float(np.mean(values)),
-                "deviation": deviation, "its error": deviation / math.sqrt(2 * (repeats - 1)), "stated": stated,
-                "ratio": deviation / stated,
-            })  # fmt: skip
+            table.append(
+                {
+                    "n": number,
+                    "classifier": name,
+                    "repeats": repeats,
+                    "mean": float(np.mean(values)),
+                    "deviation": deviation,
+                    "its error": deviation / math.sqrt(2 * (repeats - 1)),
+                    "stated": stated,
+                    "ratio": deviation / stated,
+                }
+            )
             print(f"{number} {name}: {deviation / stated:.2f}", flush=True)
     return table
 

@@ -1,8 +1,10 @@
-"""What of the five papers is here, with the command and the published figure: `python -m benchmarks.coverage`.
+"""What of the five papers is here, with the command and the published figure: `python -m
+benchmarks.coverage`.
 
-The rows are benchmarks/coverage.yaml: one for every algorithm, table and figure. An experiment has every
-hyper-parameter as the paper states it, and conf/experiment/<paper>/ says where the paper is silent or wrong; with a
-`recipe=` of the small models (docs/howto/papers.md) the same item is trained on a CPU, which is not the paper's.
+The rows are benchmarks/coverage.yaml: one for every algorithm, table and figure. An experiment has
+every hyper-parameter as the paper states it, and conf/experiment/<paper>/ says where the paper is
+silent or wrong; with a `recipe=` of the small models (docs/howto/papers.md) the same item is
+trained on a CPU, which is not the paper's.
 """
 
 from __future__ import annotations
@@ -59,13 +61,25 @@ def page() -> str:
     for paper, row in rows():
         counted[row["state"]] += 1
         if paper != last:
-            lines += ["", f"## {paper}", "", "| what | command | state | published |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"## {paper}",
+                "",
+                "| what | command | state | published |",
+                "|---|---|---|---|",
+            ]
             last = paper
         cells = (row["item"], command(row).replace("|", "\\|"), row["state"], str(row["published"]))
         lines.append(f"| {' | '.join(cells)} |")
-    states = "; ".join(f"**{state}** ({counted[state]}): {meaning}" for state, meaning in STATES.items())
-    run = "`<run>` is the folder of the run that the command before it trains, or that of the prior."
-    return "\n".join(["# Coverage of the five papers", "", f"States, and their rows: {states}.", "", run, *lines])
+    states = "; ".join(
+        f"**{state}** ({counted[state]}): {meaning}" for state, meaning in STATES.items()
+    )
+    run = (
+        "`<run>` is the folder of the run that the command before it trains, or that of the prior."
+    )
+    return "\n".join(
+        ["# Coverage of the five papers", "", f"States, and their rows: {states}.", "", run, *lines]
+    )
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""Kernels, bytes and waits of a step on a GPU, without one: `python -m benchmarks.device_counts`.
+"""Kernels, memory traffic and synchronisations of a step on a GPU: `python -m
+benchmarks.device_counts`.
 
-Counted on fake tensors: kernels are calls of operators that compute (one for a whole list of tensors), bytes are what
-they read and write, waits are copies between host and device. Asking for a value would end the program.
+No GPU is needed: they are count_second_step on fake tensors. Kernels are calls of operators that
+compute (one for a whole list of tensors), bytes are what they read and write, and synchronisations
+are copies between host and device. Reading a value would raise an error.
 """
 
 from __future__ import annotations
@@ -25,11 +27,19 @@ from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trap
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import Schedule
 
-_FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view")
+_FREE = (
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "lift_fresh",
+    "_unsafe_view",
+)
 
 
 class Counter(TorchDispatchMode):
-    """Counts what is done on the device."""
+    """Counts operations on the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +50,9 @@ class Counter(TorchDispatchMode):
         name = func.overloadpacket.__name__
         tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
         if name in COPIES:
-            self.waits += len({x.device.type for x in tensors}) > 1 and not (kwargs or {}).get("non_blocking")
+            self.waits += len({x.device.type for x in tensors}) > 1 and not (kwargs or {}).get(
+                "non_blocking"
+            )
             if len({(x.device, x.dtype) for x in tensors}) == 1 and name == "_to_copy":
                 return out  # a fake GPU copies where a real one would find nothing to do
         on_device = [x for x in tensors if x.device.type == "cuda"]
@@ -53,8 +65,8 @@ class Counter(TorchDispatchMode):
         return out
 
 
-def counted(step: Callable[[], Any], batch: int) -> dict[str, Any]:
-    """Of the second step: the first fills caches."""
+def count_second_step(step: Callable[[], Any], batch: int) -> dict[str, Any]:
+    """Return the counts of the second step, since the first fills caches."""
     step()
     with Counter() as counter:
         step()
@@ -79,20 +91,26 @@ def main(argv: list[str] | None = None) -> None:
     schedule = Schedule(num_steps=1000)
     host = schedule.times[499:501].tolist()
     rows: list[dict[str, Any]] = []
-    shape, batch = (options.batch, 3, 32, 32), options.batch
+    shape = (options.batch, 3, 32, 32)
+    batch = options.batch
     with fake_cuda(gradients=True):
         counts = torch.zeros(shape, dtype=torch.uint8)
         training = FastTraining(paper_network(options.quick, False), counts, schedule, False, False)
-        rows.append({"step": "training, float32"} | counted(training.step, batch))
+        rows.append({"step": "training, float32"} | count_second_step(training.step, batch))
     # torch.autocast looks for a GPU
     available = mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False)
     with available, mock.patch("torch.cuda.is_bf16_supported", return_value=True), fake_cuda():
         counts = torch.zeros(shape, dtype=torch.uint8)
         times = [torch.tensor(time, dtype=torch.float64, device="cpu") for time in host]
         for name, kernel, bfloat16 in cases[:1] if options.quick else cases:
-            sampling = FastSampling(paper_network(options.quick, False), counts, times, kernel, bfloat16, False)
+            sampling = FastSampling(
+                paper_network(options.quick, False), counts, times, kernel, bfloat16, False
+            )
             with Sampler(bfloat16=bfloat16).evaluating(sampling.network):
-                rows.append({"step": f"sampling, {name}"} | counted(partial(sampling.step, 1), batch))
+                rows.append(
+                    {"step": f"sampling, {name}"}
+                    | count_second_step(partial(sampling.step, 1), batch)
+                )
     report(f"counts of a step, batch {batch}, NCHW", rows, options)
 
 

@@ -1,4 +1,4 @@
-"""An accelerator where there is none: fake tensors know shape, dtype and device, and refuse to tell their values."""
+"""A fake accelerator: fake tensors have shape, dtype and device, but refuse to return values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-CUDA, META = torch.device("cuda:0"), torch.device("meta")
+CUDA = torch.device("cuda:0")
+META = torch.device("meta")
 COPIES = ("_to_copy", "copy_")
 
 
 class FakeWithGradients(FakeTensorMode):
-    """PyTorch's own code takes the fake GPU for a meta device: its engine of gradients has no queue for a missing GPU.
+    """Fake tensors with gradients.
 
-    Its autocast, which looks at the device too, does nothing then.
+    PyTorch takes the fake GPU for a meta device, since its gradient engine has no queue for a
+    missing GPU. Its autocast, which also depends on the device, then does nothing.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -29,9 +31,10 @@ class FakeWithGradients(FakeTensorMode):
 
 @contextmanager
 def fake_cuda(bfloat16: bool = False, gradients: bool = False) -> Iterator[None]:
-    """Tensors are made on a fake GPU unless they name a device, in its autocast or with backward passes if wanted."""
+    """Create tensors on a fake GPU, optionally in its autocast or with backward passes."""
     mode = FakeWithGradients if gradients else FakeTensorMode
-    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    enabled = torch.is_autocast_enabled("cuda")
+    dtype = torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", bfloat16)  # torch.autocast looks for a GPU
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.energy_discrepancy moons`: pre-train the energy network of a density in the plane.
+"""`python -m benchmarks.energy_discrepancy moons`: pre-train the energy network of a planar
+density.
 
-By energy discrepancy, as in the paper [Ou 2025, appendix E.1]; see `discrepancy`.
+References: Ou et al. 2025, appendix E.1.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from blackout.flows.energies.data import DENSITIES, code_scale, sample_density
 from blackout.flows.energies.negative import energy_discrepancy
 from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, EnergyNetwork, encode
 
-_RATE, _NEGATIVES = 0.1, 32
-"""Probability that a bit flips, each time, and negatives of every state."""
+_RATE = 0.1
+# Probability that a bit flips, each time, and negatives of every state.
+_NEGATIVES = 32
 
 
-def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[int], seed: int) -> EnergyNetwork:
-    """The trained energy network, in eval mode."""
+def pretrain(
+    density: str, steps: int, lr: float, batch_size: int, widths: list[int], seed: int
+) -> EnergyNetwork:
+    """Return the trained energy network, in eval mode."""
     torch.manual_seed(seed)
-    generator, scale = torch.Generator().manual_seed(seed), code_scale(density)
+    generator = torch.Generator().manual_seed(seed)
+    scale = code_scale(density)
     network = EnergyNetwork(2 * BITS_PER_COORDINATE, widths)
     with torch.no_grad():  # as PyTorch starts a layer, not as energies beside a sampler begin
         first = network.layers[0]
@@ -48,7 +53,7 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
 
 
 def save(network: EnergyNetwork, path: Path) -> None:
-    """Write the .npz that `read_energy` reads, whole or not at all."""
+    """Write the .npz file that `read_energy` reads, atomically."""
     arrays: dict[str, Any] = {}
     for name, value in network.state_dict().items():
         _, layer, part = name.split(".")
@@ -56,23 +61,37 @@ def save(network: EnergyNetwork, path: Path) -> None:
     save_arrays(path, **arrays)
 
 
-def run(given: argparse.Namespace) -> None:
-    """Train the network, and write it.
+def run(options: argparse.Namespace) -> None:
+    """Train the network and write it.
 
     Raises:
-        UserError: numbers out of range, or a file that is there already.
+        UserError: if numbers are out of range, or the file exists already.
     """
-    if min(given.steps, given.batch_size, *given.widths) < 1 or not 0 < given.lr < math.inf:
-        raise UserError("steps, batch size and widths must be at least 1, and lr positive and finite")
-    out = new_file(given.out or Path("data") / f"planar_{given.density}.npz", exact=True)
-    save(pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed), out)
-    print(f"{given.density}: energy network of {2 * BITS_PER_COORDINATE} bits in {out}")
+    if min(options.steps, options.batch_size, *options.widths) < 1 or not 0 < options.lr < math.inf:
+        raise UserError(
+            "steps, batch size and widths must be at least 1, and lr positive and finite"
+        )
+    out = new_file(options.out or Path("data") / f"planar_{options.density}.npz", exact=True)
+    save(
+        pretrain(
+            options.density,
+            options.steps,
+            options.lr,
+            options.batch_size,
+            options.widths,
+            options.seed,
+        ),
+        out,
+    )
+    print(f"{options.density}: energy network of {2 * BITS_PER_COORDINATE} bits in {out}")
 
 
 def main() -> None:
     parser = CommandParser(prog="python -m benchmarks.energy_discrepancy", description=__doc__)
     parser.add_argument("density", choices=DENSITIES)
-    parser.add_argument("--out", type=Path, help="default: data/planar_<density>.npz, where target=planar looks")
+    parser.add_argument(
+        "--out", type=Path, help="default: data/planar_<density>.npz, where target=planar looks"
+    )
     parser.add_argument("--steps", type=int, default=350, help="the paper: 100000")
     parser.add_argument("--lr", type=float, default=1e-3, help="the paper: 1e-4")
     parser.add_argument("--batch-size", type=int, default=128)

@@ -1,7 +1,7 @@
 """Inverse problems of three to five counts whose posteriors are sums over all states.
 
-Every problem has an exact denoiser in place of a network, so that what is measured is the sampler. Used by
-`python -m benchmarks.posterior_accuracy`.
+Every problem has an exact denoiser in place of a network, so that what is measured is the sampler.
+Used by `python -m benchmarks.posterior_accuracy`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ ROUGH_CONCENTRATION = 0.3  # of the Dirichlet distribution from which a rough pr
 
 
 def smooth_prior(elements: int, levels: int) -> Toy:
-    """Return an even mixture of two correlated discretised normal distributions: many dim, few bright."""
+    """Return an even mixture of two correlated discretised normal distributions: many dim, few
+    bright."""
     states = np.indices([levels] * elements).reshape(elements, -1).T
     covariance = 0.5 * np.eye(elements) + 0.5
     p = np.zeros(len(states))
@@ -68,7 +69,14 @@ def grid_of_times() -> Tensor:
 def as_prior(toy: Toy) -> Prior:
     """Return a toy as a prior with the exact denoiser."""
     mean = torch.from_numpy(toy.mean)[None]
-    return Prior(ExactDenoiser(toy), PureDeath(toy.max_count), (toy.pixels,), Trapezoidal(), mean, grid_of_times())
+    return Prior(
+        ExactDenoiser(toy),
+        PureDeath(toy.max_count),
+        (toy.pixels,),
+        Trapezoidal(),
+        mean,
+        grid_of_times(),
+    )
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,8 @@ class ExactProblem:
         return self.states[rng.choice(len(self.states), number, p=self.toy.p0)]
 
     def measure(self, truths: Tensor, seed: int) -> InverseProblem:
-        """Simulate a measurement of each truth [n, D]; of flips, whose simulated values have none, the errors too."""
+        """Simulate a measurement of each truth [n, D]; of flips, whose simulated values have none,
+        the errors too."""
         m = self.operator(truths.double())
         source = SampleStreams(seed, torch.arange(len(truths))).step(0)
         y = self.noise.draw(m, source)
@@ -130,7 +139,8 @@ class ExactProblem:
 
 
 def pooled_total_variation(samples: Tensor, posteriors: np.ndarray, levels: int) -> float:
-    """Return the distance of all samples, as many of each measurement, to the mean of the posteriors.
+    """Return the distance of all samples, as many of each measurement, to the mean of the
+    posteriors.
 
     Args:
         samples: [n, D].
@@ -141,7 +151,8 @@ def pooled_total_variation(samples: Tensor, posteriors: np.ndarray, levels: int)
 
 
 def floor_of_draws(posteriors: np.ndarray, num_samples: int, repeats: int = 20) -> float:
-    """Return the mean distance of perfect draws, `num_samples` of each posterior [measurements, S]."""
+    """Return the mean distance of perfect draws, `num_samples` of each posterior [measurements,
+    S]."""
     rng = np.random.default_rng(0)
     distances = []
     for _ in range(repeats):
@@ -169,4 +180,3 @@ def exact_problems() -> list[ExactProblem]:
     problems += [ExactProblem("hidden elements", toy, half, half.noise) for toy in four]
     problems.append(ExactProblem("xor of bits", rough_prior(5, 2), Xor(0.8), Flips(2.0)))
     return problems
-

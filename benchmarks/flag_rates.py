@@ -1,8 +1,9 @@
 """False alarms of flags: `python -m benchmarks.flag_rates --json FILE`.
 
-Flows: perfect draws of enumerated targets, with the equal weights that a perfect sampler gives, are checked as
-`sample.py` and `blackout anneal` do; a column for each flag says in how many draws it was given. Chains of posteriors:
-the largest R-hat of independent draws, against the limit at which `sample.py` warns.
+Flows: perfect samples of enumerated targets, with the equal weights of a perfect sampler, are
+checked as in `sample.py` and `blackout anneal`; a column for each flag counts the sets of samples
+that had it. Posterior chains: the largest R-hat of independent samples is compared with the limit
+at which `sample.py` warns.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ from blackout.random import fold_seed
 
 CRITICAL = 0.4406868
 NUM_SAMPLES = 1024
-FLAGS = ("missed_mode", "annealing_disagrees", "exact_value_mismatch", "infinite_variance", "low_ess")
+FLAGS = (
+    "missed_mode",
+    "annealing_disagrees",
+    "exact_value_mismatch",
+    "infinite_variance",
+    "low_ess",
+)
 CHECK_KEY = 13  # separates the seed of the checks
 
 
 def flow_rows(num_draws: int) -> list[dict[str, Any]]:
-    """Return a row of each target: how many of its perfect draws were flagged, by flag."""
+    """Return a row of each target: how many sets of perfect samples were flagged, by flag."""
     targets: dict[str, Target] = {
         "Ising 4x4, critical": Ising(4, CRITICAL),
         "Ising 4x4, ordered": Ising(4, 0.7),
@@ -43,20 +50,30 @@ def flow_rows(num_draws: int) -> list[dict[str, Any]]:
         counts: Counter[str] = Counter()
         for seed in range(num_draws):
             generator = torch.Generator().manual_seed(seed)
-            chosen = torch.multinomial(log_density.softmax(0), NUM_SAMPLES, True, generator=generator)
+            chosen = torch.multinomial(
+                log_density.softmax(0), NUM_SAMPLES, True, generator=generator
+            )
             weights = log_z.expand(NUM_SAMPLES).clone()
             values = estimate_target(target, states[chosen], weights, log_density[chosen])
             values |= exact_references(target)
-            flags = check_estimates(target, states[chosen], weights, values, fold_seed(seed, CHECK_KEY))
+            flags = check_estimates(
+                target, states[chosen], weights, values, fold_seed(seed, CHECK_KEY)
+            )
             counts.update([*flags, *(["any"] if flags else [])])
-        row = {"case": name, "draws": num_draws, "any": counts["any"], **{flag: counts[flag] for flag in FLAGS}}
+        row = {
+            "case": name,
+            "draws": num_draws,
+            "any": counts["any"],
+            **{flag: counts[flag] for flag in FLAGS},
+        }
         print(row, flush=True)
         rows.append(row)
     return rows
 
 
 def chain_rows(num_draws: int) -> list[dict[str, Any]]:
-    """Return a row of each number of chains and sweeps: how many runs of perfect chains were flagged."""
+    """Return a row of each number of chains and sweeps: how many runs of exact chains were
+    flagged."""
     rng = np.random.default_rng(0)
     rows = []
     for chains, sweeps in ((4, 30), (8, 30), (12, 12)):

@@ -1,9 +1,11 @@
-"""`python -m benchmarks.flow_intervals [--ckpt runs/flow_ising/<run_id>]`: do intervals of log Z hold the truth?
+"""`python -m benchmarks.flow_intervals [--ckpt runs/flow_ising/<run_id>]`: coverage of intervals of
+log Z.
 
-Every case is drawn `--draws` times with other seeds, and judged as `sample.py` and `anneal` do: how often the
-interval of 95 %, log_z_ci_low to log_z_ci_high, and log_z +- 1.96 log_z_error hold the exact value, how wide it is in
-the median, the root mean square of errors, and how many draws were flagged. Then draws of 64 samples of a law of first
-order that miss a mode: how often that is flagged. A trained flow adds cases of its own.
+Every case is sampled `--draws` times with different seeds and evaluated like `sample.py` and
+`anneal`. Printed are the coverage of the 95 % interval (log_z_ci_low to log_z_ci_high) and of log_z
+± 1.96 log_z_error, the median width, the root mean square error, and the number of flagged draws.
+Then samples of a first-order transition that miss a mode are drawn, and the fraction of flagged
+draws is printed. A trained flow adds its own cases.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ from blackout.flows.weights import Z_95, estimate_target, exact_references
 from blackout.random import fold_seed
 
 CRITICAL = 0.4406868
-_SAMPLES = 64
-"""Of a draw that misses a mode."""
+# Of a draw that misses a mode.
+_SAMPLES = 64  # of a draw
 
 
 class Drawn(NamedTuple):
-    """A draw, as `estimates` takes it: states [N, d], weights and log rho [N], groups [N], error of log Z."""
+    """A draw with the arguments of `estimates`: states [N, d], weights and log rho [N], groups,
+    error."""
 
     x: Tensor
     log_weights: Tensor
@@ -53,7 +56,8 @@ Draw = Callable[[int], Drawn]
 
 
 class FirstOrder(Target):
-    """rho = exp(15 m^4) of 20 spins: on the way noise and two ordered modes weigh the same."""
+    """rho = exp(15 m^4) of 20 spins: along the path, disorder and two ordered modes have equal
+    weight."""
 
     def __init__(self) -> None:
         super().__init__(2, [20])
@@ -63,7 +67,7 @@ class FirstOrder(Target):
 
 
 def annealed(target: Target, chains: int, sweeps: int, below: float | None = None) -> Draw:
-    """Annealed importance sampling; SMC with `below`."""
+    """Return a draw by annealed importance sampling, or by SMC with `below`."""
 
     def draw(seed: int) -> Drawn:
         paths = anneal(target, chains, sweeps, seed, below, power=None)
@@ -74,17 +78,19 @@ def annealed(target: Target, chains: int, sweeps: int, below: float | None = Non
 
 
 def tempered(target: Target, sets: int, temperatures: int, sweeps: int) -> Draw:
-    """Parallel tempering."""
+    """Return a draw by parallel tempering."""
 
     def draw(seed: int) -> Drawn:
         paths, of_sets, errors = parallel_tempering(target, sets, temperatures, sweeps, seed)
-        return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, of_sets, errors[-1])
+        return Drawn(
+            paths.states.x, paths.log_weights, paths.states.log_density, of_sets, errors[-1]
+        )
 
     return draw
 
 
-def flown(model: FlowSampler, chains: int, how: Simulation) -> Draw:
-    """A trained flow."""
+def draw_from_flow(model: FlowSampler, chains: int, how: Simulation) -> Draw:
+    """Return a draw of a trained flow."""
 
     def draw(seed: int) -> Drawn:
         paths = model.simulate(torch.arange(chains), seed, simulation=how)
@@ -95,12 +101,18 @@ def flown(model: FlowSampler, chains: int, how: Simulation) -> Draw:
 
 
 def cases() -> dict[str, tuple[Target, Draw]]:
-    """Annealing, SMC with few steps and much resampling, and tempering, on targets whose log Z is known."""
-    small, large, cold = Ising(4, CRITICAL), Ising(10, CRITICAL), Ising(4, 1.0)
-    glass, potts = SpinGlass(4), Potts(4, 3, math.log1p(3**0.5))
+    """Return annealing, SMC with few steps and frequent resampling, and tempering, with known log
+    Z."""
+    small = Ising(4, CRITICAL)
+    large = Ising(10, CRITICAL)
+    cold = Ising(4, 1.0)
+    glass = SpinGlass(4)
+    potts = Potts(4, 3, math.log1p(3**0.5))
     generator = torch.Generator().manual_seed(0)
     bonds = torch.randn(16, 16, generator=generator).triu(1) * 0.2
-    dense = Couplings((bonds + bonds.T).double(), 0.3 * torch.randn(16, generator=generator).double())
+    dense = Couplings(
+        (bonds + bonds.T).double(), 0.3 * torch.randn(16, generator=generator).double()
+    )
     return {
         "AIS, 4x4 critical, 64 chains, 64 sweeps": (small, annealed(small, 64, 64)),
         "AIS, 4x4 critical, 1,024 chains, 8 sweeps": (small, annealed(small, 1024, 8)),
@@ -109,70 +121,102 @@ def cases() -> dict[str, tuple[Target, Draw]]:
         "AIS, 4x4 ordered (.5), 256 chains, 64 sweeps": (cold, annealed(cold, 256, 64)),
         "AIS, Potts q = 3 4x4 critical, 256 chains, 64 sweeps": (potts, annealed(potts, 256, 64)),
         "AIS, spin glass 4x4, 256 chains, 32 sweeps": (glass, annealed(glass, 256, 32)),
-        "SMC, 4x4 critical, 1,024 chains, 4 sweeps, below .95": (small, annealed(small, 1024, 4, 0.95)),
-        "SMC, 4x4 critical, 256 chains, 4 sweeps, below .95": (small, annealed(small, 256, 4, 0.95)),
-        "SMC, 10x10 critical, 1,024 chains, 16 sweeps, below .95": (large, annealed(large, 1024, 16, 0.95)),
-        "SMC, 10x10 critical, 1,024 chains, 128 sweeps, below .5": (large, annealed(large, 1024, 128, 0.5)),
-        "SMC, 16 dense couplings, 256 chains, 8 sweeps, below .95": (dense, annealed(dense, 256, 8, 0.95)),
+        "SMC, 4x4 critical, 1,024 chains, 4 sweeps, below .95": (
+            small,
+            annealed(small, 1024, 4, 0.95),
+        ),
+        "SMC, 4x4 critical, 256 chains, 4 sweeps, below .95": (
+            small,
+            annealed(small, 256, 4, 0.95),
+        ),
+        "SMC, 10x10 critical, 1,024 chains, 16 sweeps, below .95": (
+            large,
+            annealed(large, 1024, 16, 0.95),
+        ),
+        "SMC, 10x10 critical, 1,024 chains, 128 sweeps, below .5": (
+            large,
+            annealed(large, 1024, 128, 0.5),
+        ),
+        "SMC, 16 dense couplings, 256 chains, 8 sweeps, below .95": (
+            dense,
+            annealed(dense, 256, 8, 0.95),
+        ),
         "tempering, 4x4 critical, 16 sets of 8, 64 sweeps": (small, tempered(small, 16, 8, 64)),
-        "tempering, 10x10 critical, 16 sets of 16, 256 sweeps": (large, tempered(large, 16, 16, 256)),
+        "tempering, 10x10 critical, 16 sets of 16, 256 sweeps": (
+            large,
+            tempered(large, 16, 16, 256),
+        ),
     }
 
 
-def of_flow(model: FlowSampler) -> dict[str, tuple[Target, Draw]]:
-    """The same of a trained flow."""
+def flow_cases(model: FlowSampler) -> dict[str, tuple[Target, Draw]]:
+    """Return the cases of a trained flow."""
     ways: dict[str, tuple[int, Simulation]] = {
         "flow, 64 chains, 16 steps": (64, Events(16)),
-        "flow, 1,024 chains, 4 steps, below .95": (1024, Events(4, resample_below=0.95, group_size=64)),
-        "flow, 1,024 chains, 4 leaps, below .95": (1024, Leap(4, resample_below=0.95, group_size=64)),
+        "flow, 1,024 chains, 4 steps, below .95": (
+            1024,
+            Events(4, resample_below=0.95, group_size=64),
+        ),
+        "flow, 1,024 chains, 4 leaps, below .95": (
+            1024,
+            Leap(4, resample_below=0.95, group_size=64),
+        ),
     }
-    return {name: (model.target, flown(model, *way)) for name, way in ways.items()}
+    return {name: (model.target, draw_from_flow(model, *way)) for name, way in ways.items()}
 
 
-def judged(target: Target, drawn: Drawn, seed: int) -> tuple[dict[str, float], dict[str, str]]:
-    """Estimates as they are reported, and flags."""
+def evaluate_draw(
+    target: Target, drawn: Drawn, seed: int
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the reported estimates and the flags."""
     x, weights, density, groups, error = drawn
     values = estimate_target(target, x, weights, density, groups, error)
     flags = check_estimates(target, x, weights, values, fold_seed(seed, 13), groups)
     return values, flags
 
 
-def missing(seen: Callable[[Tensor], Tensor]) -> Draw:
-    """Exact samples of the states that are seen alone, with the weights that a draw without the others has."""
+def missing(allowed: Callable[[Tensor], Tensor]) -> Draw:
+    """Return exact samples of a subset of states, with the weights that such a draw would have."""
     states, density = enumerate_states(FirstOrder())
-    kept = seen(2 * states.double().mean(1) - 1)
-    states, density = states[kept], density[kept]
+    kept = allowed(2 * states.double().mean(1) - 1)
+    states = states[kept]
+    density = density[kept]
 
     def draw(seed: int) -> Drawn:
-        chosen = torch.multinomial(density.softmax(0), _SAMPLES, True, generator=torch.Generator().manual_seed(seed))
+        indices = torch.multinomial(
+            density.softmax(0), _SAMPLES, True, generator=torch.Generator().manual_seed(seed)
+        )
         weights = torch.logsumexp(density, 0).expand(_SAMPLES).clone()
-        return Drawn(states[chosen], weights, density[chosen])
+        return Drawn(states[indices], weights, density[indices])
 
     return draw
 
 
-def run(given: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Print a line for every case.
 
     Raises:
-        UserError: not a flow on one target, or no draws.
+        UserError: if the model is not a flow on one target, or there are no draws.
     """
-    if given.draws < 1:
+    if options.draws < 1:
         raise UserError("--draws must be at least 1")
     torch.set_num_threads(1)
     every = cases()
-    if given.ckpt is not None:
-        model = load_model(given.ckpt)
-        if not isinstance(model, FlowSampler) or "log_z_exact" not in exact_references(model.target):
+    if options.ckpt is not None:
+        model = load_model(options.ckpt)
+        if not isinstance(model, FlowSampler) or "log_z_exact" not in exact_references(
+            model.target
+        ):
             raise UserError("give a trained flow on one target whose log Z is known")
-        every |= of_flow(model)
+        every |= flow_cases(model)
     print(f"{'case':56} {'ends':>6} {'error':>6} {'width':>7} {'off':>7} {'flagged':>8}")
     for name, (target, draw) in every.items():
         known = (exact_values(target) or {})["log_z"]
         ends = error = flagged = 0
-        widths, off = list[float](), list[float]()
-        for seed in range(given.first, given.first + given.draws):
-            values, flags = judged(target, draw(seed), seed)
+        widths = list[float]()
+        off = list[float]()
+        for seed in range(options.first, options.first + options.draws):
+            values, flags = evaluate_draw(target, draw(seed), seed)
             away = values["log_z"] - known
             ends += values["log_z_ci_low"] <= known <= values["log_z_ci_high"]
             error += abs(away) <= Z_95 * values["log_z_error"]
@@ -182,7 +226,8 @@ def run(given: argparse.Namespace) -> None:
         spread = float(torch.tensor(off).square().mean().sqrt())
         width = float(torch.tensor(widths).median())
         print(f"{name:56} {ends:6} {error:6} {width:7.3f} {spread:7.3f} {flagged:8}", flush=True)
-    law, known = FirstOrder(), (exact_values(FirstOrder()) or {})["log_z"]
+    law = FirstOrder()
+    known = (exact_values(FirstOrder()) or {})["log_z"]
     missed: dict[str, Draw] = {
         "all there": missing(lambda m: m.abs() >= 0),
         "no order": missing(lambda m: m.abs() < 0.7),
@@ -191,16 +236,28 @@ def run(given: argparse.Namespace) -> None:
         "AIS, 64 sweeps": annealed(law, _SAMPLES, 64),
         "AIS, 4 sweeps": annealed(law, _SAMPLES, 4),
     }
-    print(f"{_SAMPLES} samples of exp(15 m^4), 20 spins: {'flagged':>20} {'missed mode':>12} {'interval holds':>15}")
+    print(
+        f"{_SAMPLES} samples of exp(15 m^4), 20 spins: "
+        f"{'flagged':>20} {'missed mode':>12} {'interval holds':>15}"
+    )
     for name, draw in missed.items():
-        found = [judged(law, draw(seed), seed) for seed in range(given.first, given.first + given.draws)]
-        flagged, named = (sum(test(flags) for _, flags in found) for test in (bool, lambda f: "missed_mode" in f))
-        held = sum(values["log_z_ci_low"] <= known <= values["log_z_ci_high"] for values, _ in found)
+        found = [
+            evaluate_draw(law, draw(seed), seed)
+            for seed in range(options.first, options.first + options.draws)
+        ]
+        flagged, named = (
+            sum(test(flags) for _, flags in found) for test in (bool, lambda f: "missed_mode" in f)
+        )
+        held = sum(
+            values["log_z_ci_low"] <= known <= values["log_z_ci_high"] for values, _ in found
+        )
         print(f"{name:40} {flagged:17} {named:12} {held:15}", flush=True)
 
 
 def main() -> None:
-    parser = CommandParser(prog="python -m benchmarks.flow_intervals", description=(__doc__ or "").split(": ")[1])
+    parser = CommandParser(
+        prog="python -m benchmarks.flow_intervals", description=(__doc__ or "").split(": ")[1]
+    )
     parser.add_argument("--ckpt", help="a trained flow, for cases of its own")
     parser.add_argument("--draws", type=int, default=40, help="of every case")
     parser.add_argument("--first", type=int, default=0, help="seed of the first draw")

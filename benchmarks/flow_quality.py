@@ -1,9 +1,10 @@
-"""Flows against exact values: `python -m benchmarks.flow_quality`, medians of three seeds for every target.
+"""Flows compared with exact values: `python -m benchmarks.flow_quality`, medians of three seeds.
 
-Every seed is a whole run of `train.py` with the options of its row, in a process of its own, whose user time is what
-the table calls CPU s: imports, training, validation and closing pictures. Samples are of `simulation=events`. "worst
-mean" is the largest distance of a weighted mean from its exact value, in standard errors: of the energy, all
-statistics, every site and every pair of sites where states can be enumerated; of the energy and every site elsewhere.
+Every seed is a complete run of `train.py` with the options of its row, in a separate process. CPU s
+is its user time, including imports, training, validation and final figures. Samples use
+`simulation=events`. "worst mean" is the largest deviation of a weighted mean from its exact value,
+in standard errors. It covers the energy, all statistics, every site and every pair of sites if
+states can be enumerated, and otherwise the energy and every site.
 """
 
 from __future__ import annotations
@@ -38,20 +39,35 @@ from blackout.flows.weights import (
 ROOT = Path(__file__).parents[1]
 _MOVED = ("family=flow", "network.heat_bath=true")
 _OURS = (
-    "family=flow", "network.heat_bath=true", "rollout.refine=null", "rollout.resample_below=null"
-)  # fmt: skip
+    "family=flow",
+    "network.heat_bath=true",
+    "rollout.refine=null",
+    "rollout.resample_below=null",
+)
+# Name -> (options of train.py, steps with which samples are drawn).
 ROWS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "Ising 4x4, .1": ((*_OURS, "target.coupling=0.2", "trainer.max_steps=600"), (16,)),
     "Ising 4x4, .22035": (("experiment=flow_ising", "target.coupling=0.4407"), (64, 16)),
     "Potts q = 3 4x4, critical": ((*_MOVED, "target=potts", "trainer.max_steps=1200"), (16,)),
-    "spin glass 4x4": ((*_MOVED, "target=spin_glass", "target.seed={seed}", "trainer.max_steps=1200"), (16,)),
-    "moons energy network": (
-        (*_OURS, "target=planar", "target.path={energy}", "trainer.max_steps=1000", "validation_samples=128"),
+    "spin glass 4x4": (
+        (*_MOVED, "target=spin_glass", "target.seed={seed}", "trainer.max_steps=1200"),
         (16,),
     ),
-    "Ising 10x10, .1": ((*_OURS, "target.size=10", "network.channels=48", "trainer.max_steps=500"), (32,)),
+    "moons energy network": (
+        (
+            *_OURS,
+            "target=planar",
+            "target.path={energy}",
+            "trainer.max_steps=1000",
+            "validation_samples=128",
+        ),
+        (16,),
+    ),
+    "Ising 10x10, .1": (
+        (*_OURS, "target.size=10", "network.channels=48", "trainer.max_steps=500"),
+        (32,),
+    ),
 }
-"""Name -> (options of train.py, steps with which samples are drawn)."""
 _COMMON = (
     "trainer.accelerator=cpu",
     "trainer.devices=1",
@@ -62,10 +78,10 @@ _COMMON = (
 
 
 def user_seconds(command: list[str]) -> float:
-    """Run a command from the repository's root; the user time that it took.
+    """Run a command from the repository's root and return its user time.
 
     Raises:
-        RuntimeError: it failed; its last words.
+        RuntimeError: if it fails, with the end of its output.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -75,8 +91,10 @@ def user_seconds(command: list[str]) -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
-def trained(options: tuple[str, ...], seed: int, energy: Path, scratch: Path) -> tuple[Any, float]:
-    """(model, user seconds of its training)."""
+def train_model(
+    options: tuple[str, ...], seed: int, energy: Path, scratch: Path
+) -> tuple[Any, float]:
+    """Return (model, user seconds of its training)."""
     given = [option.format(seed=seed, energy=energy) for option in options]
     own = [f"seed={seed}", f"runs_dir={scratch}"]
     seconds = user_seconds([sys.executable, "train.py", *given, *_COMMON, *own])
@@ -84,30 +102,36 @@ def trained(options: tuple[str, ...], seed: int, energy: Path, scratch: Path) ->
 
 
 def sites_and_pairs(x: Tensor, levels: int) -> Tensor:
-    """Which state every site is in, and which pairs of sites are in the same: [n, d (S - 1) + d (d - 1) / 2]."""
+    """Return the states of all sites and the equal pairs, [n, d (S - 1) + d (d - 1) / 2]."""
     first, second = torch.triu_indices(x.shape[1], x.shape[1], 1)
     one_hot = torch.nn.functional.one_hot(x.long(), levels)[..., 1:].flatten(1)
     return torch.cat([one_hot, (x[:, first] == x[:, second]).long()], 1).double()
 
 
-def of_sites(target: Target, x: Tensor) -> Iterator[tuple[Tensor, float]]:
-    """(an event of every chain [n], its exact probability) for sites, and pairs where states can be enumerated."""
+def exact_site_events(target: Target, x: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """Return (an event of every chain [n], its exact probability) of sites and enumerable pairs."""
     found = sites_and_pairs(x, target.levels)
     if can_enumerate(target):
         states, log_density = enumerate_states(target)
-        parts = zip(states.split(1 << 14), torch.softmax(log_density, 0).split(1 << 14), strict=True)
+        parts = zip(
+            states.split(1 << 14), torch.softmax(log_density, 0).split(1 << 14), strict=True
+        )
         exact = sum(share @ sites_and_pairs(part, target.levels) for part, share in parts)
         yield from zip(found.T, exact.tolist(), strict=True)
     else:  # a homogeneous lattice without a field: all states of a site are alike
-        yield from ((values, 1 / target.levels) for values in found.T[: target.sites * (target.levels - 1)])
+        yield from (
+            (values, 1 / target.levels) for values in found.T[: target.sites * (target.levels - 1)]
+        )
 
 
 def worst_mean(target: Target, paths: Paths) -> float:
-    """Largest distance of a weighted mean from its exact value, in standard errors; nan where none is known.
+    """Return the largest deviation of a weighted mean in standard errors; nan if none is known.
 
-    The error of an event is that of its exact probability: an estimated one fails for rare events.
+    The error of an event uses its exact probability, since estimated errors fail for rare events.
     """
-    x, weights, known = paths.states.x, paths.log_weights, exact_references(target)
+    x = paths.states.x
+    weights = paths.log_weights
+    known = exact_references(target)
     if not known:
         return math.nan
     worst = [0.0]
@@ -115,34 +139,44 @@ def worst_mean(target: Target, paths: Paths) -> float:
         mean, error = weighted_mean(values, weights)
         worst.append(abs(mean - known.get(f"mean_{name}_exact", mean)) / error)
     effective = len(x) * float(effective_sample_size(weights))
-    for values, exact in of_sites(target, x):
+    for values, exact in exact_site_events(target, x):
         mean, _ = weighted_mean(values, weights)
         worst.append(abs(mean - exact) / math.sqrt(exact * (1 - exact) / effective))
     return max(worst)
 
 
 def log_partition(target: Target, quick: bool) -> float:
-    """The exact log Z, or else by a million uniform states."""
+    """Return the exact log Z, or an estimate from a million uniform states."""
     known = exact_references(target)
     if "log_z_exact" in known:
         return known["log_z_exact"]
     return float(log_mean_exp(uniform_weights(target, 0, 1000 if quick else 1_000_000)))
 
 
-def measured(name: str, seeds: int, chains: int, energy: Path, scratch: Path, quick: bool) -> list[dict[str, Any]]:
-    """One line for each number of steps with which samples are drawn."""
+def measure(
+    name: str, seeds: int, chains: int, energy: Path, scratch: Path, quick: bool
+) -> list[dict[str, Any]]:
+    """Return one line for each number of sampling steps."""
     options, all_steps = ROWS[name]
     options = (*options, "trainer.max_steps=2", "validation_samples=128") if quick else options
     found: dict[int, list[dict[str, float]]] = {steps: [] for steps in all_steps}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory(dir=scratch) as runs:
-            model, seconds = trained(options, seed, energy, Path(runs))
+            model, seconds = train_model(options, seed, energy, Path(runs))
         log_z = log_partition(model.target, quick)
         for steps in all_steps:
             paths = Events(steps).run(model.target, model.rates(), torch.arange(chains), 1)
-            values = estimate_target(model.target, paths.states.x, paths.log_weights, paths.states.log_density)
-            row = {"ess": values["ess"], "log Z off": values["log_z"] - log_z, "its error": values["log_z_error"]}
-            found[steps].append(row | {"worst mean": worst_mean(model.target, paths), "CPU s": seconds})
+            values = estimate_target(
+                model.target, paths.states.x, paths.log_weights, paths.states.log_density
+            )
+            row = {
+                "ess": values["ess"],
+                "log Z off": values["log_z"] - log_z,
+                "its error": values["log_z_error"],
+            }
+            found[steps].append(
+                row | {"worst mean": worst_mean(model.target, paths), "CPU s": seconds}
+            )
             print(f"{name}, {steps} steps, seed {seed}: {found[steps][-1]}", flush=True)
     lines = []
     for steps, rows in found.items():
@@ -150,7 +184,13 @@ def measured(name: str, seeds: int, chains: int, energy: Path, scratch: Path, qu
         worst = max((row["log Z off"] for row in rows), key=abs)
         others = {"log Z off, worst": worst, "worst mean": max(row["worst mean"] for row in rows)}
         lines.append(
-            {"target": name, "steps": steps, **middle, "ess, least": min(row["ess"] for row in rows), **others}
+            {
+                "target": name,
+                "steps": steps,
+                **middle,
+                "ess, least": min(row["ess"] for row in rows),
+                **others,
+            }
         )
     return lines
 
@@ -168,10 +208,17 @@ def main(argv: list[str] | None = None) -> None:
         scratch = Path(folder)
         energy = scratch / "moons.npz"
         if "moons energy network" in options.rows:
-            command = [sys.executable, "-m", "benchmarks.energy_discrepancy", "moons", "--out", str(energy)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.energy_discrepancy",
+                "moons",
+                "--out",
+                str(energy),
+            ]
             print(f"the energy of moons: {user_seconds(command):.0f} CPU s", flush=True)
         for name in options.rows:
-            lines += measured(name, seeds, chains, energy, scratch, options.quick)
+            lines += measure(name, seeds, chains, energy, scratch, options.quick)
     report(f"medians of {seeds} seeds, {chains} chains", lines, options)
 
 

@@ -1,17 +1,18 @@
-"""Flows side by side at equal CPU seconds: `python -m benchmarks.flow_tables networks|estimators|balance|...`.
+"""Flows compared at equal CPU time: `python -m benchmarks.flow_tables
+networks|estimators|balance|...`.
 
-    networks     every locally equivariant network on 4x4 and 5x5 Ising models with a field (Figs 3, 14 of the paper)
-    estimators   of d log Z / dt in training: plain, Stein, Stein with the best coefficient (Fig. 1)
-    samplers     a trained flow (LESite, where the paper has leTF) in 64 steps against as many steps of chains, of Gibbs
-                 sweeps and of single-site moves, and annealed importance sampling (Fig. 13)
-    ratios       exact against first-order log-ratios of an energy network in training (Fig. 9)
-    balance      the squared forward_residual, trajectory balance, a GFlowNet that sets site after site, and annealing
-    leaps        DNFS with leTF, LEAPS with leConv and a GFlowNet on a larger Ising model (Figs 5, 15)
-    padded       LEAPS with leConv, 32 bits of an energy padded to 6x6, against LEAPS with leTF (Fig. 12)
-    couplings    of an Ising model learned by the flow and by persistent chains of three kinds (Table 4)
+    networks     locally equivariant networks on 4x4 and 5x5 Ising models with a field (Figs 3, 14)
+    estimators   d log Z / dt in training: plain, Stein, Stein with the best coefficient (Fig. 1)
+    samplers     a trained flow (LESite, where the paper has leTF) in 64 steps, as many steps of
+                 Gibbs sweeps and of single-site moves, annealed importance sampling (Fig. 13)
+    ratios       exact and first-order log-ratios of an energy network in training (Fig. 9)
+    balance      squared forward residual, trajectory balance, a GFlowNet, and annealing
+    leaps        DNFS with leTF, LEAPS with leConv, a GFlowNet on a larger Ising model (Figs 5, 15)
+    padded       32 bits padded to 6x6, LEAPS with leConv and with leTF (Fig. 12)
+    couplings    an Ising model learned by the flow and by persistent chains (Table 4)
 
-Times are of one thread; a training stops when its share is used up, with the learning rate falling to 0 by then. An ESS
-is of 4,096 chains simulated exactly (`events`).
+Times are of one thread. Training stops after its share of time, with the learning rate falling to
+0. An ESS is that of 4,096 chains simulated exactly (`events`).
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ _AVERAGED = 0.998
 
 
 class TrajectoryBalance(EstimatedPartition):
-    """The variance of log-weights of whole paths: zero if and only if every path is balanced, with one constant.
+    """The variance of log-weights of whole paths: zero if and only if every path is balanced, with
+    one constant.
 
-    log Z + log P_F(path) = log rho(x_1) + log P_B(path) [Malkin 2022, eq. 14] for a chain in continuous time, whose way
-    back has the rates that keep p_t: the two sides differ by the integral of xi along the path [Ou 2025, eq. 8]. It is
-    taken by the trapezoidal rule over the rollout's grid. The constant is the mean of the batch in place of a learned
-    log Z [Richter 2020]. In continuous time it is ours (tests/flows/test_weights.py).
+    log Z + log P_F(path) = log rho(x_1) + log P_B(path) [Malkin 2022, eq. 14] for a chain in
+    continuous time, whose way back has the rates that keep p_t: the two sides differ by the
+    integral of xi along the path [Ou 2025, eq. 8]. It is taken by the trapezoidal rule over the
+    rollout's grid. The constant is the mean of the batch in place of a learned log Z [Richter
+    2020]. In continuous time it is ours (tests/flows/test_weights.py).
 
     Args:
         points: of the rollout, which is not resampled: states of a path.
@@ -79,18 +82,22 @@ class TrajectoryBalance(EstimatedPartition):
         self.points = points
 
     def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
-        """(squared differences from the mean of paths, [paths], the share of log-ratios that are clipped)."""
+        """(squared differences from the mean of paths, [paths], the share of log-ratios that are
+        clipped)."""
         log_ratios = batch.t[:, None, None] * batch.log_ratios
         net_rates = network(batch.x, batch.t, batch.log_ratios)
-        xi = forward_residual(batch.dlogp_dt, net_rates, log_ratios.clamp(max=self.clip)).view(-1, self.points)
+        xi = forward_residual(batch.dlogp_dt, net_rates, log_ratios.clamp(max=self.clip)).view(
+            -1, self.points
+        )
         weight = torch.trapezoid(xi, batch.t.view(-1, self.points), dim=1)
         return (weight - weight.mean()).square(), (log_ratios > self.clip).float().mean()
 
 
 def paths_of(replay: ReplayBuffer, uniforms: Tensor) -> ReplayBatch:
-    """Whole paths of chains that follow one another in a rollout, by uniforms [b, 3]: two, or about b states."""
+    """Return complete paths of consecutive chains in a rollout, by uniforms [b, 3]."""
     points, chains = replay.x.shape[1:3]
-    slot, first = int(uniforms[0, 0] * min(int(replay.num_rollouts), len(replay.x))), int(uniforms[0, 1] * chains)
+    slot = int(uniforms[0, 0] * min(int(replay.num_rollouts), len(replay.x)))
+    first = int(uniforms[0, 1] * chains)
     chain = (first + torch.arange(max(2, len(uniforms) // points))) % chains
 
     def flat(kept: Tensor) -> Tensor:
@@ -109,27 +116,36 @@ class Training:
     Args:
         network: to be trained; its average is `averaged` afterwards.
         target: whose log-ratios are used.
-        rollout: how states are made.
-        lr: the first learning rate.
-        objective: what is minimised; None for DNFS's.
-        batch: states of a step.
+        rollout: how states are generated.
+        lr: the initial learning rate.
+        objective: the loss; None for that of DNFS.
+        batch: states per step.
     """
 
     def __init__(
-        self, network: LocallyEquivariant, target: Target, rollout: Rollout | None = None, lr: float = 3e-3,
-        objective: EstimatedPartition | None = None, batch: int = 128,
-    ) -> None:  # fmt: skip
-        self.objective, self.batch = objective or EstimatedPartition(), batch
-        self.network, self.target = network, target
+        self,
+        network: LocallyEquivariant,
+        target: Target,
+        rollout: Rollout | None = None,
+        lr: float = 3e-3,
+        objective: EstimatedPartition | None = None,
+        batch: int = 128,
+    ) -> None:
+        self.objective = objective or EstimatedPartition()
+        self.batch = batch
+        self.network = network
+        self.target = target
         self.averaged = deepcopy(network).eval().requires_grad_(False)
         self.rollout = Rollout(num_times=32, chains=128) if rollout is None else rollout
         self.replay = ReplayBuffer(self.rollout, target.levels, target.sites)
-        self.optimizer, self.lr = torch.optim.AdamW(network.parameters(), lr), lr
+        self.optimizer = torch.optim.AdamW(network.parameters(), lr)
+        self.lr = lr
         self.losses: list[float] = []
 
     def run(self, seconds: float, seed: int = 0) -> FlowSampler:
         """The trained sampler."""
-        began, number = time.process_time(), 0
+        began = time.process_time()
+        number = 0
         generator = torch.Generator().manual_seed(seed)
         while (used := (time.process_time() - began) / seconds) < 1:
             if number % self.rollout.every_n_steps == 0:
@@ -144,7 +160,9 @@ class Training:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 10.0)
             self.optimizer.step()
             weight = 1 - min(_AVERAGED, (1 + number) / (10 + number))
-            for mine, new in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
+            for mine, new in zip(
+                self.averaged.parameters(), self.network.parameters(), strict=True
+            ):
                 mine.lerp_(new.detach(), weight)
             self.losses.append(float(loss.detach()))
             number += 1
@@ -152,7 +170,9 @@ class Training:
 
     def _rates(self, states: States, t: float) -> Tensor:
         with torch.no_grad():
-            return self.network(states.x, torch.full((len(states.x),), t), states.log_ratios.float()).double()
+            return self.network(
+                states.x, torch.full((len(states.x),), t), states.log_ratios.float()
+            ).double()
 
     @property
     def last_loss(self) -> float:
@@ -161,15 +181,17 @@ class Training:
         return sum(last) / len(last)
 
 
-def drawn(model: FlowSampler, simulation: Simulation, chains: int, seed: int = 1) -> tuple[Paths, float]:
-    """(chains, CPU seconds)."""
+def simulate_chains(
+    model: FlowSampler, simulation: Simulation, chains: int, seed: int = 1
+) -> tuple[Paths, float]:
+    """Return (chains, CPU seconds)."""
     began = time.process_time()
     paths = simulation.run(model.target, model.rates(), torch.arange(chains), seed)
     return paths, time.process_time() - began
 
 
-def described(target: Target, paths: Paths) -> dict[str, float]:
-    """ESS, and how far log Z, energy and the means of the sites are from the exact values."""
+def describe(target: Target, paths: Paths) -> dict[str, float]:
+    """Return the ESS, and the errors of log Z, energy and the means of sites."""
     exact = exact_values(target) or {}
     found = estimate_target(target, paths.states.x, paths.log_weights, paths.states.log_density)
     row = {"ess": found["ess"], "log Z off": found["log_z"] - exact.get("log_z", math.nan)}
@@ -179,21 +201,24 @@ def described(target: Target, paths: Paths) -> dict[str, float]:
 
 
 def site_means(paths: Paths, exact: float) -> float:
-    """Root mean square over sites of the weighted mean spin's distance from the exact one."""
+    """Return the root mean square error of the weighted mean spins over sites."""
     spins = 2 * paths.states.x.double() - 1
-    means = torch.tensor([weighted_mean(spins[:, i], paths.log_weights)[0] for i in range(spins.shape[1])])
+    means = torch.tensor(
+        [weighted_mean(spins[:, i], paths.log_weights)[0] for i in range(spins.shape[1])]
+    )
     return float((means - exact).square().mean().sqrt())
 
 
 def magnetisation(size: int, coupling: float, field: float) -> float:
-    """The exact mean spin of a lattice, by the derivative of log Z with respect to the field."""
+    """Return the exact mean spin of a lattice, from the derivative of log Z by the field."""
     step = 1e-4
     up, down = (exact_values(Ising(size, coupling, field + by)) or {} for by in (step, -step))
     return (up["log_z"] - down["log_z"]) / (2 * step * size**2)
 
 
 class _AttentionBody(HollowBody):
-    """H_i = sum_{s != i} exp(k_s . q_s) v_s / sum_{s != i} exp(k_s . q_s), query and key at the same site s."""
+    """H_i = sum_{s != i} exp(k_s . q_s) v_s / sum_{s != i} exp(k_s . q_s), query and key at the
+    same site s."""
 
     def __init__(self, sites: int, levels: int, channels: int, heads: int) -> None:
         super().__init__(channels, heads=heads)
@@ -203,14 +228,17 @@ class _AttentionBody(HollowBody):
         self.place = nn.Parameter(0.5 * torch.randn(sites, channels))
         self.time = UnitTimeEmbedding(channels)
         self.project = nn.Linear(channels, 3 * channels)
-        self.output = nn.Sequential(nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, channels))
+        self.output = nn.Sequential(
+            nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, channels)
+        )
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
         shift = self.time(t.to(conditional.dtype))[:, None]
         hidden = F.silu(self.embed(self.states(x, conditional.dtype)) + self.place + shift)
         query, key, value = self.project(hidden).unflatten(-1, (3, self.heads, -1)).unbind(2)
         logit = (query * key).sum(-1) / math.sqrt(key.shape[-1])
-        # a matrix without diagonal rather than a total minus the own term, which would leak by rounding
+        # a matrix without diagonal rather than a total minus the own term, which would leak by
+        # rounding
         mask = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         weights = logit.transpose(1, 2)[:, :, None, :].masked_fill(mask, -torch.inf).softmax(-1)
         mixed = (weights @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
@@ -219,7 +247,8 @@ class _AttentionBody(HollowBody):
 
 
 class LEAttention(LocallyEquivariant):
-    """leAttn: linear-attention weights of every site, normalised over the other sites [Ou 2025, appendix B.2].
+    """leAttn: linear-attention weights of every site, normalised over the other sites [Ou 2025,
+    appendix B.2].
 
     Args:
         sites: number of sites, at least 2.
@@ -244,13 +273,18 @@ class LEAttention(LocallyEquivariant):
     ) -> None:
         if sites < 2:
             raise ValueError("attention to other sites needs at least 2 sites")
-        super().__init__(_AttentionBody(sites, levels, channels, heads), levels, heat_bath, partition)
+        super().__init__(
+            _AttentionBody(sites, levels, channels, heads), levels, heat_bath, partition
+        )
 
 
 def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for size in (4,) if quick else (4, 5):
-        sites, lattice, coupling, field = size**2, [size, size], 0.4, 0.2
+        sites = size**2
+        lattice = [size, size]
+        coupling = 0.4
+        field = 0.2
         target = Ising(size, coupling, field)
         makers: Mapping[str, Callable[[], LocallyEquivariant]] = {
             "lesite": partial(LESite, sites, 2, 32, lattice=lattice),
@@ -264,16 +298,24 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             torch.manual_seed(0)
             training = Training(make(), target)
             model = training.run(seconds)
-            paths, _ = drawn(model, Events(16), chains)
+            paths, _ = simulate_chains(model, Events(16), chains)
             error = math.log(site_means(paths, exact))
             row = {"lattice": f"{size}x{size}", "network": name, "steps": len(training.losses)}
-            rows.append(row | {"loss": training.last_loss, **described(target, paths), "log RMSE of means": error})
+            rows.append(
+                row
+                | {
+                    "loss": training.last_loss,
+                    **describe(target, paths),
+                    "log RMSE of means": error,
+                }
+            )
     return rows
 
 
 @dataclass(frozen=True)
 class OptimalStein(Rollout):
-    """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025, eqs. 16 and 17]."""
+    """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025,
+    eqs. 16 and 17]."""
 
     def estimate_dlogz_dt(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
         centred = control - control.mean(-1, keepdim=True)
@@ -283,7 +325,8 @@ class OptimalStein(Rollout):
 
 
 def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
-    rows, rollouts = [], {name: Rollout(32, 128, estimator=name) for name in ("plain", "stein")}
+    rows = []
+    rollouts = {name: Rollout(32, 128, estimator=name) for name in ("plain", "stein")}
     rollouts["stein_optimal"] = OptimalStein(32, 128)
     for coupling in (0.2,) if quick else (0.2, 0.4406868):
         for name, rollout in rollouts.items():
@@ -291,25 +334,30 @@ def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]
             target = Ising(4, coupling)
             training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, rollout)
             model = training.run(seconds)
-            paths, _ = drawn(model, Events(16), chains)
+            paths, _ = simulate_chains(model, Events(16), chains)
             rows.append(
-                {"coupling": coupling, "d log Z / dt": name, "loss": training.last_loss, **described(target, paths)}
+                {
+                    "coupling": coupling,
+                    "d log Z / dt": name,
+                    "loss": training.last_loss,
+                    **describe(target, paths),
+                }
             )
     return rows
 
 
 def drawn_paths(model: FlowSampler, simulation: Simulation, chains: int) -> Paths:
-    """The chains of `drawn`."""
-    return drawn(model, simulation, chains)[0]
+    """Return the chains of `simulate_chains`."""
+    return simulate_chains(model, simulation, chains)[0]
 
 
 def annealed_weights(target: Target, chains: int, sweeps: int, seed: int) -> Tensor:
-    """Log-weights of annealed importance sampling [chains]."""
+    """Return log-weights of annealed importance sampling [chains]."""
     return anneal(target, chains, sweeps, seed).log_weights
 
 
-def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int = 1) -> Paths:
-    """Unweighted chains of `moves` at the target itself, from uniform noise."""
+def run_chains(target: Target, moves: Refinement, chains: int, steps: int, seed: int = 1) -> Paths:
+    """Return unweighted chains of `moves` on the target, from uniform noise."""
     streams = SampleStreams(seed, torch.arange(chains))
     states = States.initial(target, streams.step(0).next_draw().uniform((chains, target.sites)))
     none = torch.zeros(chains, dtype=torch.int64)
@@ -323,14 +371,18 @@ def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     for size, coupling in ((4, 0.4406868),) if quick else ((4, 0.4406868), (10, 0.2)):
         target = Ising(size, coupling)
         torch.manual_seed(0)
-        rollout = Rollout(32, 128, refine=Gibbs(), resample_below=0.7) if size > 4 else Rollout(32, 128)
+        rollout = (
+            Rollout(32, 128, refine=Gibbs(), resample_below=0.7) if size > 4 else Rollout(32, 128)
+        )
         model = Training(LESite(size**2, 2, 32, lattice=[size, size]), target, rollout).run(seconds)
         cases: dict[str, Callable[[], Paths]] = {
             "flow, events, 16 steps": partial(drawn_paths, model, Events(16), chains),
             "flow, leap, 64 steps": partial(drawn_paths, model, Leap(64), chains),
-            "Gibbs, 64 sweeps": partial(moved, target, Gibbs(), chains, 64),
-            "locally informed, 64 moves": partial(moved, target, LocallyInformed(), chains, 64),
-            "DMALA, 64 moves": partial(moved, target, DMALA(), chains, 64),
+            "Gibbs, 64 sweeps": partial(run_chains, target, Gibbs(), chains, 64),
+            "locally informed, 64 moves": partial(
+                run_chains, target, LocallyInformed(), chains, 64
+            ),
+            "DMALA, 64 moves": partial(run_chains, target, DMALA(), chains, 64),
             "AIS, 64 sweeps": partial(anneal, target, chains, 64),
             "AIS, 256 sweeps": partial(anneal, target, chains, 64 if quick else 256),
         }
@@ -338,10 +390,17 @@ def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             began = time.process_time()
             paths = run()
             used = time.process_time() - began
-            row = {"lattice": f"{size}x{size}, {coupling:.2g}", "sampler": name, **described(target, paths)}
+            row = {
+                "lattice": f"{size}x{size}, {coupling:.2g}",
+                "sampler": name,
+                **describe(target, paths),
+            }
             if name.startswith(("Gibbs", "locally", "DMALA")):
                 row |= {"ess": math.nan, "log Z off": math.nan}
-            rows.append(row | {"CPU s": used, "and of training": seconds if name.startswith("flow") else 0.0})
+            rows.append(
+                row
+                | {"CPU s": used, "and of training": seconds if name.startswith("flow") else 0.0}
+            )
     return rows
 
 
@@ -368,34 +427,47 @@ def ratios(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         training = Training(LESite(energy.sites, 2, 32, heat_bath=True), target, Rollout(32, 96))
         model = training.run(seconds)
         assert isinstance(model.network, LocallyEquivariant)
-        paths, _ = drawn(FlowSampler(model.network, energy), Events(16), chains)
+        paths, _ = simulate_chains(FlowSampler(model.network, energy), Events(16), chains)
         found = estimate_target(energy, paths.states.x, paths.log_weights, paths.states.log_density)
-        row = {"ratios in training": name, "steps": len(training.losses), "loss": training.last_loss}
+        row = {
+            "ratios in training": name,
+            "steps": len(training.losses),
+            "loss": training.last_loss,
+        }
         rows.append(row | {"ess": found["ess"], "log Z off": found["log_z"] - log_z})
     return rows
 
 
 class GFlowNet(nn.Module):
-    """A policy that chooses which site to set next, and to what: P_F; on the way back sites are cleared uniformly.
+    """A policy that chooses the next site and its value, P_F; backwards, sites are cleared
+    uniformly.
 
     Args:
-        target: the law.
+        target: the distribution.
         width: hidden units of two layers.
     """
 
     def __init__(self, target: Target, width: int = 256) -> None:
         super().__init__()
-        self.target, sizes = target, (target.sites * (target.levels + 1), width, width, target.sites * target.levels)
+        self.target = target
+        sizes = (target.sites * (target.levels + 1), width, width, target.sites * target.levels)
         layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.SiLU())]
         self.policy, self.log_z = nn.Sequential(*layers[:-1]), nn.Parameter(torch.zeros(()))
 
     def forward(self, number: int) -> tuple[Tensor, Tensor]:
-        """(log P_F, log P_B + log rho) of trajectories drawn by the policy, [number] each."""
-        sites, levels = self.target.sites, self.target.levels
-        x, log_forward = torch.full((number, sites), levels), torch.zeros(number)
+        """(log P_F, log P_B + log rho) of trajectories simulate_chains by the policy, [number]
+        each."""
+        sites = self.target.sites
+        levels = self.target.levels
+        x = torch.full((number, sites), levels)
+        log_forward = torch.zeros(number)
         for _ in range(sites):
-            logits = self.policy(nn.functional.one_hot(x, levels + 1).float().flatten(1)).view(number, sites, levels)
-            log_p = logits.masked_fill((x < levels)[..., None], -torch.inf).flatten(1).log_softmax(1)
+            logits = self.policy(nn.functional.one_hot(x, levels + 1).float().flatten(1)).view(
+                number, sites, levels
+            )
+            log_p = (
+                logits.masked_fill((x < levels)[..., None], -torch.inf).flatten(1).log_softmax(1)
+            )
             chosen = torch.multinomial(log_p.detach().exp(), 1)
             log_forward = log_forward + log_p.gather(1, chosen)[:, 0]
             x = x.scatter(1, chosen // levels, chosen % levels)
@@ -404,10 +476,14 @@ class GFlowNet(nn.Module):
 
 
 def gflownet(target: Target, seconds: float, chains: int, seed: int) -> Tensor:
-    """Log-weights of a GFlowNet's samples after so many seconds of trajectory balance."""
+    """Return log-weights of a GFlowNet's samples after some seconds of trajectory balance."""
     torch.manual_seed(seed)
-    model, ends = GFlowNet(target), time.process_time() + seconds
-    groups: list[dict[str, Any]] = [{"params": model.policy.parameters()}, {"params": [model.log_z], "lr": 0.1}]
+    model = GFlowNet(target)
+    ends = time.process_time() + seconds
+    groups: list[dict[str, Any]] = [
+        {"params": model.policy.parameters()},
+        {"params": [model.log_z], "lr": 0.1},
+    ]
     optimizer = torch.optim.Adam(groups, lr=1e-3)
     while time.process_time() < ends:
         log_forward, log_back = model(128)
@@ -426,10 +502,14 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         target = Ising(4, coupling)
         exact = (exact_values(target) or {})["log_z"]
 
-        def flow(objective: EstimatedPartition, batch: int, seed: int, target: Ising = target) -> Tensor:
+        def flow(
+            objective: EstimatedPartition, batch: int, seed: int, target: Ising = target
+        ) -> Tensor:
             torch.manual_seed(seed)
-            training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, objective=objective, batch=batch)
-            return drawn(training.run(seconds, seed), Events(16), chains)[0].log_weights
+            training = Training(
+                LESite(16, 2, 32, lattice=[4, 4]), target, objective=objective, batch=batch
+            )
+            return simulate_chains(training.run(seconds, seed), Events(16), chains)[0].log_weights
 
         methods: dict[str, Callable[[int], Tensor]] = {
             "flow, dnfs": partial(flow, EstimatedPartition(), 128),
@@ -439,20 +519,33 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             "AIS, 256 sweeps": partial(annealed_weights, target, chains, 256),
         }
         for name, method in methods.items():
-            began, weights = time.process_time(), [method(seed) for seed in range(1 if quick else 2)]
+            began = time.process_time()
+            weights = [method(seed) for seed in range(1 if quick else 2)]
             ess = [float(effective_sample_size(one)) for one in weights]
-            row = {"coupling": coupling, "method": name, "ess": sum(ess) / len(ess), "ess, least": min(ess)}
-            row["log Z off, worst"] = max((float(log_mean_exp(one)) - exact for one in weights), key=abs)
+            row = {
+                "coupling": coupling,
+                "method": name,
+                "ess": sum(ess) / len(ess),
+                "ess, least": min(ess),
+            }
+            row["log Z off, worst"] = max(
+                (float(log_mean_exp(one)) - exact for one in weights), key=abs
+            )
             rows.append(row | {"CPU s": (time.process_time() - began) / len(weights)})
     return rows
 
 
 def leaps(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     size = 4 if quick else 10
-    target, lattice, rows = Ising(size, 0.2), [size, size], []
+    target = Ising(size, 0.2)
+    lattice = [size, size]
+    rows = []
     makers: dict[str, tuple[Callable[[], LocallyEquivariant], EstimatedPartition]] = {
         "DNFS, leTF": (lambda: LETransformer(size**2, 2, 32, 2, 4), EstimatedPartition()),
-        "LEAPS, leConv": (lambda: LEConvolution(2, lattice, 20, [3, 3, 3], partition=True), LearnedPartition()),
+        "LEAPS, leConv": (
+            lambda: LEConvolution(2, lattice, 20, [3, 3, 3], partition=True),
+            LearnedPartition(),
+        ),
         "DNFS, lesite": (lambda: LESite(size**2, 2, 32, lattice=lattice), EstimatedPartition()),
     }
     for name, (make, objective) in makers.items():
@@ -460,23 +553,25 @@ def leaps(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         training = Training(make(), target, objective=objective)
         model = training.run(seconds)
         row = {"method": name, "steps": len(training.losses), "loss": training.last_loss}
-        rows.append(row | described(target, drawn(model, Events(32), chains)[0]))
+        rows.append(row | describe(target, simulate_chains(model, Events(32), chains)[0]))
     none: dict[str, Any] = {"steps": 0, "loss": math.nan}
     weights = gflownet(target, seconds, chains, 0)
     off = float(log_mean_exp(weights)) - (exact_values(target) or {})["log_z"]
     ess = float(effective_sample_size(weights))
-    rows.append({"method": "GFlowNet", **none, "ess": ess, "log Z off": off, "energy off, %": math.nan})
+    rows.append(
+        {"method": "GFlowNet", **none, "ess": ess, "log Z off": off, "energy off, %": math.nan}
+    )
     for sweeps in (64, 256):
-        annealed = described(target, anneal(target, chains, sweeps))
+        annealed = describe(target, anneal(target, chains, sweeps))
         rows.append({"method": f"AIS, {sweeps} sweeps, untrained", **none, **annealed})
     return rows
 
 
 class Padded(Target):
-    """A law of d sites on the first d of a lattice, the rest of which are uniform and of no account.
+    """A target of d sites on a lattice; the other sites are uniform and ignored.
 
     Args:
-        inner: the law.
+        inner: the target.
         lattice: with at least as many sites.
     """
 
@@ -493,59 +588,87 @@ class Padded(Target):
 
 
 def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
-    energy, rows = pretrain("moons", 5 if quick else 350, 1e-3, 128, [256, 256, 256], 0), []
+    energy = pretrain("moons", 5 if quick else 350, 1e-3, 128, [256, 256, 256], 0)
+    rows = []
     exact = float(log_mean_exp(uniform_weights(energy, 0, 1000 if quick else 1_000_000)))
     on_lattice = Padded(energy, [6, 6])
     extra = (on_lattice.sites - energy.sites) * math.log(2)
-    makers: dict[str, tuple[Target, float, Callable[[], LocallyEquivariant], EstimatedPartition]] = {
+    makers: dict[
+        str, tuple[Target, float, Callable[[], LocallyEquivariant], EstimatedPartition]
+    ] = {
         "LEAPS, leConv, padded to 6x6": (
-            on_lattice, extra, lambda: LEConvolution(2, [6, 6], 20, [3, 3, 3], partition=True), LearnedPartition()
+            on_lattice,
+            extra,
+            lambda: LEConvolution(2, [6, 6], 20, [3, 3, 3], partition=True),
+            LearnedPartition(),
         ),
         "LEAPS, leTF": (
-            energy, 0.0, lambda: LETransformer(32, 2, 32, 2, 4, partition=True), LearnedPartition()
+            energy,
+            0.0,
+            lambda: LETransformer(32, 2, 32, 2, 4, partition=True),
+            LearnedPartition(),
         ),
-        "DNFS, lesite": (energy, 0.0, lambda: LESite(32, 2, 32, heat_bath=True), EstimatedPartition()),
-    }  # fmt: skip
+        "DNFS, lesite": (
+            energy,
+            0.0,
+            lambda: LESite(32, 2, 32, heat_bath=True),
+            EstimatedPartition(),
+        ),
+    }
     for name, (target, surplus, make, objective) in makers.items():
         torch.manual_seed(0)
         training = Training(make(), target, Rollout(32, 96), objective=objective)
-        weights = drawn(training.run(seconds), Events(16), chains)[0].log_weights
-        row = {"method": name, "steps": len(training.losses), "ess": float(effective_sample_size(weights))}
+        weights = simulate_chains(training.run(seconds), Events(16), chains)[0].log_weights
+        row = {
+            "method": name,
+            "steps": len(training.losses),
+            "ess": float(effective_sample_size(weights)),
+        }
         rows.append(row | {"log Z off": float(log_mean_exp(weights)) - surplus - exact})
     weights = anneal(energy, chains, 64).log_weights
-    row = {"method": "AIS, 64 sweeps, untrained", "steps": 0, "ess": float(effective_sample_size(weights))}
+    row = {
+        "method": "AIS, 64 sweeps, untrained",
+        "steps": 0,
+        "ess": float(effective_sample_size(weights)),
+    }
     return [*rows, row | {"log Z off": float(log_mean_exp(weights)) - exact}]
 
 
-def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int, size: int) -> tuple[PairEnergy, int]:
-    """(the average of an energy of pairs, steps of it) after so many CPU seconds, as with recipe=energy/couplings."""
+def learned(
+    negative: NegativeSampler, data: Tensor, seconds: float, sites: int, size: int
+) -> tuple[PairEnergy, int]:
+    """Return (averaged pair energy, number of steps) after some CPU seconds of
+    recipe=energy/couplings."""
     torch.manual_seed(0)
     energy = PairEnergy(sites, l1=0.01)
     pair = EnergyWithRates(energy, LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
-    rollout, how = (
-        Rollout(17, 64, every_n_steps=1, buffer_size=1, refine=Gibbs()),
-        Events(16, resample_below=0.5, group_size=256),
-    )
+    rollout = Rollout(17, 64, every_n_steps=1, buffer_size=1, refine=Gibbs())
+    how = Events(16, resample_below=0.5, group_size=256)
     model = EnergySampler(pair, how, negative, rollout=rollout, ema_decay=0.99)
     optimizer = torch.optim.Adam(model.parameter_groups(1e-3), lr=1e-3)
-    began, number, steps = time.process_time(), 0, 0
+    began = time.process_time()
+    number = 0
+    steps = 0
     while (used := (time.process_time() - began) / seconds) < 1:
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * 0.5 * (1 + math.cos(math.pi * used))
         x0 = data[torch.randint(len(data), (256,), generator=torch.Generator().manual_seed(number))]
         before = energy.upper.detach().clone()
-        loss = model.training_step({"batch_number": number, "position": torch.arange(256), "x0": x0})
+        loss = model.training_step(
+            {"batch_number": number, "position": torch.arange(256), "x0": x0}
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         assert model.ema is not None
         model.ema.update(model.network, number)
-        number, steps = number + 1, steps + int(bool((energy.upper != before).any()))
+        number = number + 1
+        steps = steps + int(bool((energy.upper != before).any()))
     return model.target, steps  # type: ignore[return-value]
 
 
 def pseudolikelihood(data: Tensor, sites: int) -> PairEnergy:
-    """The couplings by logistic regression of every spin on the others (pseudo-likelihood), which needs no samples."""
+    """Return couplings by logistic regression of every spin on the others, without samples."""
     energy = PairEnergy(sites)
     optimizer = torch.optim.LBFGS(energy.parameters(), max_iter=100)
     spins = 2 * data.float() - 1
@@ -570,18 +693,28 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         makers: dict[str, Callable[[], NegativeSampler]] = {
             "flow": lambda: FlowSamples(256),
             "PCD, Gibbs": lambda: PersistentChains(256),
-            "PCD, Gibbs with gradients, 16 moves": lambda: PersistentChains(256, LocallyInformed(16, True)),
+            "PCD, Gibbs with gradients, 16 moves": lambda: PersistentChains(
+                256, LocallyInformed(16, True)
+            ),
             "PCD, DMALA": lambda: PersistentChains(256, GradientDMALA(1, 0.4)),
         }
         for name, make in makers.items():
             energy, steps = learned(make(), data, seconds, size**2, size)
             found = score_couplings(energy, source)
-            row = {"lattice": f"{size}x{size}, {coupling:.2g}", "negative phase": name, "steps": steps}
+            row = {
+                "lattice": f"{size}x{size}, {coupling:.2g}",
+                "negative phase": name,
+                "steps": steps,
+            }
             rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": seconds})
         began = time.process_time()
         found = score_couplings(pseudolikelihood(data, size**2), source)
         used = time.process_time() - began
-        row = {"lattice": f"{size}x{size}, {coupling:.2g}", "negative phase": "none: pseudo-likelihood", "steps": 100}
+        row = {
+            "lattice": f"{size}x{size}, {coupling:.2g}",
+            "negative phase": "none: pseudo-likelihood",
+            "steps": 100,
+        }
         rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": used})
         row |= {"negative phase": "J = 0", "steps": 0}
         rows.append(row | {"-log RMSE": found["neg_log_rmse_zero_couplings"], "CPU s": 0.0})
@@ -589,9 +722,15 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 
 
 TABLES = {
-    "networks": networks, "estimators": estimators, "samplers": samplers, "ratios": ratios, "balance": balance,
-    "leaps": leaps, "padded": padded, "couplings": couplings,
-}  # fmt: skip
+    "networks": networks,
+    "estimators": estimators,
+    "samplers": samplers,
+    "ratios": ratios,
+    "balance": balance,
+    "leaps": leaps,
+    "padded": padded,
+    "couplings": couplings,
+}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -602,7 +741,12 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     seconds, chains = (0.3, 64) if options.quick else (options.seconds, 4096)
-    report(options.table, TABLES[options.table](seconds, chains, options.quick), options, seconds=seconds)
+    report(
+        options.table,
+        TABLES[options.table](seconds, chains, options.quick),
+        options,
+        seconds=seconds,
+    )
 
 
 if __name__ == "__main__":

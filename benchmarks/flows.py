@@ -1,9 +1,10 @@
-"""An epoch of training a flow against the paper's procedure written out: `python -m benchmarks.flows`.
+"""An epoch of training a flow compared with the paper's procedure: `python -m benchmarks.flows`.
 
-An epoch is a rollout of 256 chains at 64 times and 100 steps of 128 states, on a 4x4 Ising model. Written out, the
-estimates of d log Z / dt take a second pass over all states of the rollout, and energies are evaluated at every visit.
-An epoch on graphs of 16 to 20 nodes is a rollout of 24 graphs x 8 chains at 33 times and 40 steps of 160 states. All
-seconds are of processor time on one thread.
+An epoch is a rollout of 256 chains at 64 times and 100 steps of 128 states, on a 4x4 Ising model.
+In the paper's procedure, estimates of d log Z / dt take a second pass over all states of the
+rollout, and energies are evaluated at every visit. An epoch on graphs of 16 to 20 nodes is a
+rollout of 24 graphs x 8 chains at 33 times and 40 steps of 160 states. All times are CPU time of
+one thread.
 """
 
 from __future__ import annotations
@@ -35,31 +36,42 @@ class Epochs:
     """
 
     def __init__(
-        self, network: LocallyEquivariant, target: Target, sizes: tuple[int, int, int, int] = (64, 256, 100, 128)
+        self,
+        network: LocallyEquivariant,
+        target: Target,
+        sizes: tuple[int, int, int, int] = (64, 256, 100, 128),
     ) -> None:
-        self.network, self.target = network, target
+        self.network = network
+        self.target = target
         self.points, self.chains, self.steps, self.batch = sizes
-        self.rollout = Rollout(num_times=self.points, chains=self.chains, buffer_size=1, group_size=self.chains)
+        self.rollout = Rollout(
+            num_times=self.points, chains=self.chains, buffer_size=1, group_size=self.chains
+        )
         self.replay = ReplayBuffer(self.rollout, target.levels, target.sites)
         self.optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
         self.objective = EstimatedPartition()
 
     def ours(self) -> None:
-        """A rollout whose rates give d log Z / dt, kept with its energies."""
+        """Train with a rollout whose rates give d log Z / dt, stored with its energies."""
 
         def net_rates(states: States, t: float) -> Tensor:
             with torch.no_grad():
-                return self.network(states.x, torch.full((len(states.x),), t), states.log_ratios.float()).double()
+                return self.network(
+                    states.x, torch.full((len(states.x),), t), states.log_ratios.float()
+                ).double()
 
         roll_out(self.rollout, self.target, net_rates, 0, self.replay)
         for _ in range(self.steps):
-            squared, _ = self.objective(self.network, self.replay.sample(torch.rand(self.batch, 3).double()))
+            squared, _ = self.objective(
+                self.network, self.replay.sample(torch.rand(self.batch, 3).double())
+            )
             self._step(squared.mean())
 
-    def written_out(self) -> None:
-        """Algorithm 1 line by line."""
+    def as_published(self) -> None:
+        """Train by Algorithm 1, line by line."""
         x = torch.randint(2, (self.chains, self.target.sites), dtype=torch.uint8)
-        states, times = [], torch.linspace(0, 1, self.points)
+        states = []
+        times = torch.linspace(0, 1, self.points)
         with torch.no_grad():
             for t in times:
                 states.append(x)
@@ -67,16 +79,22 @@ class Epochs:
                 rate = g.clamp(min=0).sum(-1)
                 x = torch.where(torch.rand(x.shape) < rate / (self.points - 1), 1 - x, x)
             pairs = zip(states, times, strict=True)
-            estimates = torch.stack([self._xi(part, t.expand(len(part))).mean() for part, t in pairs])
+            estimates = torch.stack(
+                [self._xi(part, t.expand(len(part))).mean() for part, t in pairs]
+            )
         everything = torch.stack(states)
         for _ in range(self.steps):
-            k, m = torch.randint(self.points, (self.batch,)), torch.randint(self.chains, (self.batch,))
+            k = torch.randint(self.points, (self.batch,))
+            m = torch.randint(self.chains, (self.batch,))
             self._step((self._xi(everything[k, m], times[k]) - estimates[k]).square().mean())
 
     def _xi(self, x: Tensor, t: Tensor) -> Tensor:
         states = States.evaluate(self.target, x)
-        f, ratios = states.dlogp_dt.float(), states.log_ratios.float()
-        return forward_residual(f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5))
+        f = states.dlogp_dt.float()
+        ratios = states.log_ratios.float()
+        return forward_residual(
+            f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5)
+        )
 
     def _step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -85,10 +103,16 @@ class Epochs:
 
 
 def on_graphs(quick: bool) -> Callable[[], None]:
-    """An epoch of maximum independent set, with `recipe=flow/sets`."""
+    """Measure an epoch of maximum independent set, with `recipe=flow/sets`."""
     graphs, points, steps, batch = (3, 3, 2, 8) if quick else (24, 33, 40, 160)
     target = graph_problem("mis", num_training=graphs, num_test=1)
-    rollout = Rollout(num_times=points, chains=8 * graphs, every_n_steps=steps, buffer_size=1, refine=DMALA(1, 0.4))
+    rollout = Rollout(
+        num_times=points,
+        chains=8 * graphs,
+        every_n_steps=steps,
+        buffer_size=1,
+        refine=DMALA(1, 0.4),
+    )
     network = LESite(
         target.sites,
         levels=2,
@@ -117,16 +141,21 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    quick, target = options.quick, Ising(4, 0.4)
+    quick = options.quick
+    target = Ising(4, 0.4)
     sizes = ((4, 8, 2, 4),) if quick else ()
     letf = Epochs(LETransformer(16, 2, 8 if quick else 64, 1 if quick else 3), target, *sizes)
     lesite = Epochs(LESite(16, 2, 8 if quick else 32, lattice=[4, 4]), target, *sizes)
-    cases = {"letf, written out": letf.written_out, "letf": letf.ours, "lesite": lesite.ours}
+    cases = {"letf, written out": letf.as_published, "letf": letf.ours, "lesite": lesite.ours}
     cases |= {"lesite on graphs": on_graphs(quick)}
     seconds = interleaved(cases, 1 if quick else options.repetitions, torch.device("cpu"))
     medians = {name: summary(values)["median"] for name, values in seconds.items()}
     rows = [
-        {"epoch of": name, "seconds": value, "times faster than written out": medians["letf, written out"] / value}
+        {
+            "epoch of": name,
+            "seconds": value,
+            "times faster than written out": medians["letf, written out"] / value,
+        }
         for name, value in medians.items()
     ]
     report("one epoch, medians of interleaved runs", rows, options)

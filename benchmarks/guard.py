@@ -1,10 +1,11 @@
 """Whether this checkout is slower than another commit: `python -m benchmarks.guard BASE`.
 
-The other commit is checked out into a folder of its own, and a process of each works in turns with the other's, so that
-a disturbance of the machine strikes both alike: a round does every case once in both, in changing order. Told are the
-medians of both in milliseconds of processor time, the median over rounds of the ratio (2: twice as slow as BASE), and
-the quartiles of the ratio. The exit code is 1 where a median ratio is above 1 + `--limit`. The cases call only what is
-promised to stay (docs/howto/python.md, the commands), so that they run in commits apart; one that BASE lacks is told.
+The other commit is checked out into a separate folder. A process of each works in turns, so that
+disturbances of the machine affect both: a round runs every case once in both, in alternating order.
+Printed are the medians of both in milliseconds of CPU time, the median over rounds of the ratio (2:
+twice as slow as BASE), and the quartiles of the ratio. The exit code is 1 if a median ratio is
+above 1 + `--limit`. The cases only call stable interfaces (docs/howto/python.md, the commands), so
+that they run in older commits; cases that BASE lacks are reported.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from typing import Any
 
 HERE = Path(__file__).parents[1]
 WORK = Path(__file__).resolve()
+# What `python` is given, in processes of their own.
 START_UP = {
     "start-up: a refusal": ["train.py", "batch_size=0"],
     "start-up: a plan": ["train.py", "plan=true"],
     "start-up: the package": ["-c", "import blackout.diffusion"],
 }
-"""What `python` is given, in processes of their own."""
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
-    """Name and maker of what is timed in a process: the maker prepares, what it returns is timed."""
+    """Return the name and maker of each case; makers prepare and return the timed function."""
     import torch
 
     def training(family: str, data: Any, size: int) -> Callable[[], object]:
@@ -43,8 +44,18 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         from blackout import from_data
 
         model = from_data(data, family=family, batch_size=size)
-        options: dict[str, Any] = {"max_steps": 10, "limit_val_batches": 0, "accelerator": "cpu", "devices": 1}
-        for extra in ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"):
+        options: dict[str, Any] = {
+            "max_steps": 10,
+            "limit_val_batches": 0,
+            "accelerator": "cpu",
+            "devices": 1,
+        }
+        for extra in (
+            "logger",
+            "enable_checkpointing",
+            "enable_progress_bar",
+            "enable_model_summary",
+        ):
             options[extra] = False
         return lambda: pl.Trainer(**options).fit(model)
 
@@ -60,7 +71,9 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
     def death() -> tuple[Any, Any, Any]:
         from blackout.diffusion.processes import PureDeath
 
-        x0 = torch.randint(0, 256, (64, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+        x0 = torch.randint(0, 256, (64, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(
+            torch.uint8
+        )
         return PureDeath(255), x0, torch.linspace(0.05, 4, 64)
 
     def drawn() -> Callable[[], object]:
@@ -105,7 +118,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         return lambda: trainer.validate(made, verbose=False)
 
     yield "training step: counts", lambda: training("blackout", images(), 64)
-    yield "training step: a flow", lambda: training("flow", {"_target_": "blackout.flows.Ising", "size": 4}, 128)
+    yield (
+        "training step: a flow",
+        lambda: training("flow", {"_target_": "blackout.flows.Ising", "size": 4}, 128),
+    )
     yield "sampling step: trapezoidal", lambda: sampling("trapezoidal")
     yield "sampling step: binomial_bridge", lambda: sampling("binomial_bridge")
     yield "draws: x_t given x_0", drawn
@@ -115,7 +131,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
 
 
 def work(chosen: str) -> None:
-    """In a process of a checkout: prepare the cases whose names contain this, then time those that are asked for."""
+    """Run in a process of a checkout: prepare the matching cases, then time the requested ones."""
     import torch
 
     torch.set_num_threads(1)
@@ -134,7 +150,8 @@ def work(chosen: str) -> None:
             missing[name] = f"{type(error).__name__}: {str(error)[:100]}"
     print(json.dumps({"ready": list(ready), "missing": missing}), file=out, flush=True)
     for line in sys.stdin:
-        start, number = time.process_time(), 0
+        start = time.process_time()
+        number = 0
         while number == 0 or time.process_time() - start < 0.2:
             ready[line.strip()]()
             number += 1
@@ -142,13 +159,22 @@ def work(chosen: str) -> None:
 
 
 class Checkout:
-    """A checkout and the process that works in it."""
+    """A checkout and its process."""
 
     def __init__(self, root: Path, chosen: str) -> None:
         self.root = root
-        self.environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+        self.environment = os.environ | {
+            "PYTHONPATH": str(root),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
         command = [sys.executable, str(WORK), "--work", chosen]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        pipes = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.DEVNULL,
+            "text": True,
+        }
         self.process = subprocess.Popen(command, cwd=root, env=self.environment, **pipes)  # type: ignore[call-overload]
         self.cases: dict[str, Any] = {}
 
@@ -157,7 +183,7 @@ class Checkout:
         self.cases = json.loads(self.process.stdout.readline())
 
     def seconds(self, name: str) -> float:
-        """Processor time of a case."""
+        """Return the CPU time of a case."""
         if name in START_UP:
             return self._of_a_process(START_UP[name])
         print(name, file=self.process.stdin, flush=True)
@@ -166,7 +192,10 @@ class Checkout:
     def _of_a_process(self, words: list[str]) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         with tempfile.TemporaryDirectory() as folder:
-            script = [str(self.root / words[0]) if words[0].endswith(".py") else words[0], *words[1:]]
+            script = [
+                str(self.root / words[0]) if words[0].endswith(".py") else words[0],
+                *words[1:],
+            ]
             subprocess.run(
                 [sys.executable, *script],
                 cwd=folder,
@@ -178,14 +207,14 @@ class Checkout:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     def end(self) -> None:
-        """Let the process end."""
+        """Stop the process."""
         self.process.stdin.close()
         self.process.wait()
 
 
 @contextlib.contextmanager
 def other(commit: str) -> Iterator[Path]:
-    """A folder with another commit."""
+    """Check another commit out into a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", commit], cwd=HERE, capture_output=True)
         if archive.returncode:
@@ -195,10 +224,17 @@ def other(commit: str) -> Iterator[Path]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("base", help="a commit, branch or tag, such as main or HEAD~3")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--limit", type=float, default=0.1, help="how much slower is too much (default: %(default)s)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=0.1,
+        help="how much slower is too much (default: %(default)s)",
+    )
     parser.add_argument("--cases", default="", help="those whose names contain this")
     options = parser.parse_args(argv)
     with other(options.base) as folder:
@@ -206,11 +242,17 @@ def main(argv: list[str] | None = None) -> int:
         for checkout in checkouts:
             checkout.begin()
         absent = {name: why for one in checkouts for name, why in one.cases["missing"].items()}
-        names = [name for name in [*here.cases["ready"], *START_UP] if name not in absent and options.cases in name]
+        names = [
+            name
+            for name in [*here.cases["ready"], *START_UP]
+            if name not in absent and options.cases in name
+        ]
         seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for round_ in range(options.rounds):
             for name in names:
-                pair = {one: one.seconds(name) for one in (checkouts if round_ % 2 else checkouts[::-1])}
+                pair = {
+                    one: one.seconds(name) for one in (checkouts if round_ % 2 else checkouts[::-1])
+                }
                 seconds[name].append((pair[here], pair[base]))
         for checkout in checkouts:
             checkout.end()
@@ -218,10 +260,15 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{'case':<32} {'here, ms':>9} {'base, ms':>9} {'ratio':>6}   quartiles")
     for name, pairs in seconds.items():
         ratios = [one / two for one, two in pairs]
-        low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        low, ratio, high = (
+            statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        )
         slower += [name] if ratio > 1 + options.limit else []
         medians = [f"{1e3 * statistics.median(side):9.2f}" for side in zip(*pairs, strict=True)]
-        print(f"{name:<32} {' '.join(medians)} {ratio:6.3f}   {low:.3f} to {high:.3f}{'  slower' * (name in slower)}")
+        print(
+            f"{name:<32} {' '.join(medians)} {ratio:6.3f}   {low:.3f} to {high:.3f}"
+            f"{'  slower' * (name in slower)}"
+        )
     for name, why in absent.items():
         print(f"{name:<32} cannot be compared: {why}")
     return int(bool(slower))

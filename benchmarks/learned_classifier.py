@@ -1,11 +1,13 @@
-"""A small classifier for `operator=classifier` that learns the labels of a model's own training data, and judges.
+"""A small classifier for `operator=classifier`, trained on the labels of a model's training data.
 
-`JudgedXor` and `JudgedAnd` write to metrics.json in how many samples three nearest neighbours among the training data see
-the label that they see in the truth, as `label_accuracy` [Chu 2025, Table 4, where a classifier judges]. Of any posterior
+`JudgedXor` and `JudgedAnd` write `label_accuracy` to metrics.json: the fraction of samples in which
+three nearest neighbours among the training data have the same label as in the truth. In the paper a
+classifier judges [Chu 2025, Table 4].
 
-    python -m benchmarks.learned_classifier runs/digits/<run_id> runs/digits/<run_id>/posterior/xor
+    python -m benchmarks.learned_classifier RUN RUN/posterior/xor
 
-prints in how many samples of a posterior three nearest neighbours see the label that they see in the truth.
+prints in how many posterior samples of a run three nearest neighbours have the same label as in the
+truth.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from blackout.errors import UserError
 from blackout.posterior.operators import And, Pairs, SampleSet, Xor
 from blackout.protocols import Source
 
-_CHANNELS, _WORDS, _BATCH, _LR = 16, 64, 64, 2e-3
+_CHANNELS = 16
+_WORDS = 64
+_BATCH = 64
+_LR = 2e-3
 
 
 class LearnedClassifier:
-    """One convolution, max-pooling and a linear layer, as in the code of [Chu 2025]; it learns the labels of the
-    prior's own training data, and a second one judges the samples. Of sequences it reads words of nine names anywhere.
+    """One convolution, max-pooling and a linear layer, as in the code of [Chu 2025]; it learns the
+    labels of the prior's own training data, and a second one judges the samples. Of sequences it
+    reads words of nine names anywhere.
 
     Args:
         examples: first so many of the training split.
@@ -44,30 +50,46 @@ class LearnedClassifier:
     def __init__(self, examples: int = 20_000, epochs: int = 2, seed: int = 0) -> None:
         if examples < 1 or epochs < 1:
             raise UserError(f"examples={examples} and epochs={epochs} must be at least 1")
-        self.examples, self.epochs, self.seed = examples, epochs, seed
+        self.examples = examples
+        self.epochs = epochs
+        self.seed = seed
         self._network: nn.Sequential | None = None
         self._source: Source | None = None
 
     def learn(self, source: Source, max_count: int) -> None:
-        """Learn the labels of images or sequences; the same numbers for the same seed, whatever was drawn before.
+        """Learn the labels of images or sequences; the same numbers for the same seed, whatever was
+        drawn before.
 
         Raises:
             UserError: there are no labels, or neither images nor sequences.
         """
-        self._source, self._max_count = source, max_count
+        self._source = source
+        self._max_count = max_count
         index = torch.arange(min(self.examples, source.size("train") or self.examples))
         batch = source.batch("train", index)
         if "label" not in batch or batch["x0"].ndim not in (2, 4):
-            raise UserError(f"classifier: {source.name} has no labelled images or sequences to learn from")
-        x, labels = self._read(batch["x0"]), batch["label"].long()
+            raise UserError(
+                f"classifier: {source.name} has no labelled images or sequences to learn from"
+            )
+        x = self._read(batch["x0"])
+        labels = batch["label"].long()
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(self.seed)
-            features = _CHANNELS * math.prod(side // 2 for side in x.shape[2:]) if x.ndim == 4 else _WORDS
+            features = (
+                _CHANNELS * math.prod(side // 2 for side in x.shape[2:]) if x.ndim == 4 else _WORDS
+            )
             layers = (
-                (nn.Conv2d(x.shape[1], _CHANNELS, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)) if x.ndim == 4
-                else (nn.Conv1d(x.shape[1], _WORDS, 9, padding=4), nn.ReLU(), nn.AdaptiveAvgPool1d(1))
-            )  # fmt: skip
-            network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, int(labels.max()) + 1))
+                (nn.Conv2d(x.shape[1], _CHANNELS, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+                if x.ndim == 4
+                else (
+                    nn.Conv1d(x.shape[1], _WORDS, 9, padding=4),
+                    nn.ReLU(),
+                    nn.AdaptiveAvgPool1d(1),
+                )
+            )
+            network = nn.Sequential(
+                *layers, nn.Flatten(), nn.Linear(features, int(labels.max()) + 1)
+            )
             optimizer = torch.optim.Adam(network.parameters(), _LR)
             for _ in range(self.epochs):
                 for rows in torch.randperm(len(x)).split(_BATCH):
@@ -81,7 +103,8 @@ class LearnedClassifier:
         return self._learned(x.device)(self._read(x))
 
     def _read(self, x: Tensor) -> Tensor:
-        """Images as shares of the largest count, names of sequences one-hot, float32 [n, channels, ...]."""
+        """Return images relative to the largest count, or one-hot names, float32 [n, channels,
+        ...]."""
         if x.ndim == 4:
             return x.float() / self._max_count
         return nn.functional.one_hot(x.long(), self._max_count + 1).movedim(-1, 1).float()
@@ -90,13 +113,15 @@ class LearnedClassifier:
         """What a classifier of the next seed says.
 
         Returns:
-            `values`: `accuracy`, the share of samples it takes for the label, and `held_out_accuracy`, its own on
-            held-out data.
+            `values`: `accuracy`, the share of samples it takes for the label, and
+            `held_out_accuracy`, its own on held-out data.
         """
         assert self._source is not None
         second = LearnedClassifier(self.examples, self.epochs, self.seed + 1)
         second.learn(self._source, self._max_count)
-        held_out = self._source.batch("test", torch.arange(min(10_000, self._source.size("test") or 10_000)))
+        held_out = self._source.batch(
+            "test", torch.arange(min(10_000, self._source.size("test") or 10_000))
+        )
         right = second(held_out["x0"]).argmax(1) == held_out["label"]
         values = {
             "accuracy": float((second(samples.x).argmax(1) == label).double().mean()),
@@ -111,7 +136,7 @@ class LearnedClassifier:
 
 
 class _LabelJudge(Pairs):
-    """A function of pairs whose samples are judged by the labels of the model's own training data."""
+    """A function of pairs whose samples are judged by the labels of the training data."""
 
     def prepare(self, model: Any) -> None:
         """Keep the data of the model, to judge by."""
@@ -135,21 +160,32 @@ class JudgedAnd(_LabelJudge, And):
     """`And` with `label_accuracy`."""
 
 
-def label_agreement(source: Source, x: np.ndarray, truth: np.ndarray, examples: int = 20_000) -> float:
-    """Share of samples [M S, H, W, C] of M truths [M, H, W, C] to which neighbours in training data give its label."""
+def label_agreement(
+    source: Source, x: np.ndarray, truth: np.ndarray, examples: int = 20_000
+) -> float:
+    """Return the fraction of samples [M S, H, W, C] whose neighbours give the label of the truth.
+
+    There are M truths [M, H, W, C].
+    """
     train = source.batch("train", torch.arange(min(examples, source.size("train") or examples)))
-    nearest = KNeighborsClassifier(3).fit(train["x0"].movedim(1, -1).flatten(1).numpy(), train["label"].numpy())
+    nearest = KNeighborsClassifier(3).fit(
+        train["x0"].movedim(1, -1).flatten(1).numpy(), train["label"].numpy()
+    )
     wanted, found = (nearest.predict(part.reshape(len(part), -1)) for part in (truth, x))
     return float((found == wanted.repeat(len(x) // len(truth))).mean())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Label agreement of samples of a posterior with their truths.")
+    parser = argparse.ArgumentParser(
+        description="Label agreement of samples of a posterior with their truths."
+    )
     parser.add_argument("ckpt", type=Path)
     parser.add_argument("folder", type=Path, help="of the posterior: samples.npz and posterior.npz")
     given = parser.parse_args()
-    x, found = np.load(given.folder / "samples.npz")["samples"], np.load(given.folder / "posterior.npz")
-    print(f"label agreement {label_agreement(load_model(given.ckpt).require_source(), x, found['truth']):.0%}")
+    x = np.load(given.folder / "samples.npz")["samples"]
+    found = np.load(given.folder / "posterior.npz")
+    agreement = label_agreement(load_model(given.ckpt).require_source(), x, found["truth"])
+    print(f"label agreement {agreement:.0%}")
 
 
 if __name__ == "__main__":

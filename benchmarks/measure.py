@@ -1,4 +1,4 @@
-"""Timing of alternatives side by side, and one form for all results."""
+"""Timing of alternatives in turns, and a common format of results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ import torch
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """The options every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, for a check that it runs; times mean nothing")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes, for a check that it runs; times mean nothing",
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch, on a CPU")
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="of torch, on a CPU"
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--json", type=Path, default=None, help="where to write the results too")
     return parser
@@ -29,10 +35,10 @@ def arguments(description: str) -> argparse.ArgumentParser:
 def interleaved(
     cases: Mapping[str, Callable[[], Any]], repetitions: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds of every case, run in turn `repetitions` times after one unmeasured round.
+    """Return the seconds of every case, run in turn `repetitions` times after an unmeasured round.
 
-    Taking turns lets a disturbance of the machine strike all alternatives alike. On one thread of a CPU they are
-    seconds of processor time, which others' work on the machine changes least.
+    Disturbances of the machine then affect all alternatives alike. On one CPU thread they are CPU
+    seconds, which other processes affect least.
     """
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
@@ -49,7 +55,7 @@ def interleaved(
 
 
 def first_call(run: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of the first call, in which a compiled network is compiled."""
+    """Return the seconds of the first call, which compiles a network."""
     start = time.perf_counter()
     run()
     synchronise(device)
@@ -62,31 +68,33 @@ def synchronise(device: torch.device) -> None:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Median, least and greatest."""
+    """Return the median, minimum and maximum."""
     return {"median": median(seconds), "least": min(seconds), "greatest": max(seconds)}
 
 
 def peak_memory(device: torch.device) -> float:
-    """GiB: allocated on the device at most so far, or by the process on a CPU."""
+    """Return the peak memory in GiB, of the device or of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """FLOP/s of a square matrix product: what the hardware gives to dense arithmetic, in practice."""
+    """Return the FLOP/s of a square matrix product, the practical rate of dense arithmetic."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = interleaved({"matmul": lambda: a @ b}, 5, device)["matmul"]
     return 2 * size**3 / min(seconds)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describe the machine."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")
+            line.split(":", 1)[1].strip()
+            for line in cpuinfo.read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
         ]
         model = names[0] if names else model
     return {
@@ -98,17 +106,28 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def report(title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace, **facts: Any) -> None:
-    """Print one table and write it as JSON where that was asked for."""
-    place = machine(torch.device(options.device)) | {"repetitions": options.repetitions, "quick": options.quick} | facts
+def report(
+    title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace, **facts: Any
+) -> None:
+    """Print a table and write it as JSON on request."""
+    place = (
+        machine(torch.device(options.device))
+        | {"repetitions": options.repetitions, "quick": options.quick}
+        | facts
+    )
     print(f"{title}  ({', '.join(f'{name} {value}' for name, value in place.items())})")
     names = list(rows[0])
     cells = [names] + [[_text(row[name]) for name in names] for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
     for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
     if options.json is not None:
-        options.json.write_text(json.dumps({"title": title, "machine": place, "rows": list(rows)}, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"title": title, "machine": place, "rows": list(rows)}, indent=2) + "\n",
+            encoding="utf-8",
+        )
 
 
 def _text(value: Any) -> str:

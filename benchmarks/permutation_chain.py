@@ -1,4 +1,7 @@
-"""Generalised Plackett-Luce steps that reach a law on S_3: `python -m benchmarks.permutation_chain chain.png`."""
+"""Generalised Plackett-Luce steps that reach any distribution on S_3.
+
+python -m benchmarks.permutation_chain chain.png
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ from torch import Tensor
 from blackout.errors import CommandParser, run_command
 from blackout.files import new_file, save_picture
 from blackout.permutations import all_permutations
-from tests.verification.permutation_claims import laws_of_chain
+from tests.verification.permutation_claims import chain_distributions
 
 _TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)
 
 
 def plot_chain(target: Tensor, n: int, path: Path) -> None:
-    """Draw the laws of `laws_of_chain`, a row of bars for each step."""
+    """Plot the distributions of `chain_distributions`, with a row of bars per step."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    laws, names = laws_of_chain(target, n), ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
+    laws = chain_distributions(target, n)
+    names = ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
     figure = Figure(figsize=(1.3 * len(laws), 2.2), layout="constrained")
-    for step, (axes, law) in enumerate(zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)):
+    for step, (axes, law) in enumerate(
+        zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)
+    ):
         axes.bar(names, law, color="tab:blue" if step + 1 < len(laws) else "tab:green")
         axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
         axes.tick_params("x", rotation=90, labelsize=7)
@@ -31,10 +37,16 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
 
 
 def main() -> None:
-    """Draw, from the command line."""
-    parser = CommandParser(prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0])
+    """Plot, from the command line."""
+    parser = CommandParser(
+        prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0]
+    )
     parser.add_argument(
-        "out", type=Path, nargs="?", default=Path("results/permutation_chain.png"), help="the picture, a .png"
+        "out",
+        type=Path,
+        nargs="?",
+        default=Path("results/permutation_chain.png"),
+        help="the picture, a .png",
     )
     run_command(_draw, parser)
 

@@ -1,4 +1,7 @@
-"""How far from uniform shuffled cards are, as a table and a picture: `python -m benchmarks.permutation_mixing 52`."""
+"""Distances of shuffled cards from uniform, as a table and a figure.
+
+python -m benchmarks.permutation_mixing 52
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,13 @@ _RIFFLE = Riffle()
 
 
 def _table(n: int) -> list[str]:
-    """What the command prints."""
+    """Return the text that the command prints."""
     schedule = denoising_schedule(n)
     lines = [f"{n} cards, total variation after t riffles", "   t  to uniform  to t - 1"]
     for t in range(1, schedule[-1] + 1):
-        lines.append(f"{t:>4}{_RIFFLE.total_variation(n, t):>12.4f}{_RIFFLE.total_variation(n, t - 1, t):>10.4f}")
+        to_uniform = _RIFFLE.total_variation(n, t)
+        to_previous = _RIFFLE.total_variation(n, t - 1, t)
+        lines.append(f"{t:>4}{to_uniform:>12.4f}{to_previous:>10.4f}")
     lines += [f"schedule {schedule}", "shuffles until the distance from uniform is at most"]
     walks = {"riffle": _RIFFLE, "insertion": RandomInsertion()}
     if n <= MAX_TRANSPOSED_CARDS:
@@ -33,12 +38,14 @@ def _table(n: int) -> list[str]:
     targets = (0.5, 0.1, MIXED_DISTANCE)
     lines.append(f"{'':<16}" + "".join(f"{target:>8}" for target in targets))
     for name, law in walks.items():
-        lines.append(f"{name:<16}" + "".join(f"{mixing_time(law, n, target):>8}" for target in targets))
+        lines.append(
+            f"{name:<16}" + "".join(f"{mixing_time(law, n, target):>8}" for target in targets)
+        )
     return lines
 
 
 def _plot(n: int, path: Path) -> None:
-    """The distance from uniform, and between every two numbers of riffles, as a picture."""
+    """Plot the distance from uniform, and between any two numbers of riffles."""
     from matplotlib.figure import Figure
 
     most = denoising_schedule(n)[-1] + 2
@@ -57,7 +64,9 @@ def _plot(n: int, path: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = CommandParser(prog="python -m benchmarks.permutation_mixing", description=__doc__)
     parser.add_argument("cards", type=int, help="n, at least 2")
-    parser.add_argument("--plot", type=Path, default=None, help="where to draw the distances too, a .png")
+    parser.add_argument(
+        "--plot", type=Path, default=None, help="where to draw the distances too, a .png"
+    )
     run_command(_run, parser, argv)
 
 

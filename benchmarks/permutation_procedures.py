@@ -1,8 +1,9 @@
-"""The baselines: shuffles, losses, beams and codes by the procedures of the papers, written from a description.
+"""Baselines: shuffles, losses, beams and codes by the procedures of the papers.
 
-[Zhang 2025]: riffles one by one from sorted uniforms, targets found again by comparing lists, the
-Plackett-Luce loss by a one-hot matrix product, a beam that copies its prefixes. [Severo 2025]: codes by loops
-over columns, Fisher-Yates draws by searching the deck.
+They are written from the descriptions. [Zhang 2025]: riffles one by one from sorted uniforms,
+targets recovered by comparing lists, the Plackett-Luce loss by a one-hot matrix product, and a beam
+that copies its prefixes. [Severo 2025]: codes by loops over columns, and Fisher-Yates samples by
+searching the deck.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from torch import Tensor
 
 
 def walk_with_targets(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, Tensor]:
-    """Every riffle up to the last, kept where scheduled; targets by pairwise distances. int64 [k, batch, n] each."""
+    """Return the scheduled states and their targets, int64 [k, batch, n] each.
+
+    Every riffle is done in turn; targets are found by pairwise distances.
+    """
     order = torch.arange(n).expand(batch, n)
     kept = [order]
     for t in range(1, schedule[-1] + 1):
@@ -23,12 +27,15 @@ def walk_with_targets(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, 
         order = order.gather(1, torch.argsort(2 * x % 1, dim=-1))
         if t in schedule:
             kept.append(order)
-    targets = [(after[:, None, :] - before[:, :, None]).abs().argmin(-1) for before, after in pairwise(kept)]
+    targets = [
+        (after[:, None, :] - before[:, :, None]).abs().argmin(-1)
+        for before, after in pairwise(kept)
+    ]
     return torch.stack(kept[1:]), torch.stack(targets)
 
 
 def plackett_luce_log_prob(scores: Tensor, order: Tensor) -> Tensor:
-    """By a one-hot matrix [B, n, n] and a masked one."""
+    """Use a one-hot matrix [B, n, n] and a masked one."""
     n = scores.shape[-1]
     z = (torch.nn.functional.one_hot(order, n).to(scores) @ scores.unsqueeze(-1)).squeeze(-1)
     rows = z.unsqueeze(-2).repeat(1, n, 1)
@@ -37,7 +44,7 @@ def plackett_luce_log_prob(scores: Tensor, order: Tensor) -> Tensor:
 
 
 def generalized_log_prob(scores: Tensor, order: Tensor) -> Tensor:
-    """By columns gathered and -inf assigned through a boolean index."""
+    """Gather columns and assign -inf with a boolean index."""
     n = scores.shape[-1]
     columns = scores.gather(-1, order.unsqueeze(-2).expand(-1, n, -1)).clone()
     own = columns.diagonal(dim1=-2, dim2=-1)
@@ -47,7 +54,7 @@ def generalized_log_prob(scores: Tensor, order: Tensor) -> Tensor:
 
 
 def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Prefixes are written out for every candidate and searched for the item that it adds."""
+    """Write prefixes out for every candidate, and search them for the added item."""
     batch, n, _ = scores.shape
     prefixes = torch.zeros(batch, 1, 0, dtype=torch.int64)
     total = torch.zeros(batch, 1)
@@ -58,7 +65,11 @@ def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
         found = (total.unsqueeze(-1) + row.log_softmax(-1)).flatten(1)
         beams = prefixes.shape[1]
         candidates = torch.cat(
-            [prefixes.unsqueeze(2).expand(batch, beams, n, i), items.view(1, 1, n, 1).expand(batch, beams, n, 1)], -1
+            [
+                prefixes.unsqueeze(2).expand(batch, beams, n, i),
+                items.view(1, 1, n, 1).expand(batch, beams, n, 1),
+            ],
+            -1,
         ).flatten(1, 2)
         total, which = found.topk(min(width, found.shape[1]))
         prefixes = candidates.gather(1, which.unsqueeze(-1).expand(-1, -1, i + 1))
@@ -66,8 +77,9 @@ def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def lehmer_encode(x: Tensor, left: bool = False) -> Tensor:
-    """Later (earlier) values lowered past each other, column by column."""
-    code, n = x.clone(), x.shape[1]
+    """Lower later values past earlier ones, column by column."""
+    code = x.clone()
+    n = x.shape[1]
     for i in reversed(range(1, n)) if left else range(n - 1):
         others = slice(0, i) if left else slice(i + 1, n)
         code[:, others] -= (code[:, others] > code[:, i : i + 1]).long()
@@ -75,8 +87,9 @@ def lehmer_encode(x: Tensor, left: bool = False) -> Tensor:
 
 
 def lehmer_decode(code: Tensor, left: bool = False) -> Tensor:
-    """Values raised past each other, column by column."""
-    x, n = code.clone(), code.shape[1]
+    """Raise values past each other, column by column."""
+    x = code.clone()
+    n = code.shape[1]
     for i in range(1, n) if left else reversed(range(n - 1)):
         others = slice(0, i) if left else slice(i + 1, n)
         x[:, others] += (x[:, others] >= x[:, i : i + 1]).long()
@@ -84,9 +97,10 @@ def lehmer_decode(code: Tensor, left: bool = False) -> Tensor:
 
 
 def fisher_yates_encode(x: Tensor) -> Tensor:
-    """Every value is searched for in the deck."""
+    """Search for every value in the deck."""
     batch, n = x.shape
-    deck, rows = torch.arange(n).repeat(batch, 1), torch.arange(batch)
+    deck = torch.arange(n).repeat(batch, 1)
+    rows = torch.arange(batch)
     code = torch.zeros_like(x)
     for i in range(n):
         j = (deck == x[:, i : i + 1]).nonzero()[:, 1]
@@ -98,42 +112,50 @@ def fisher_yates_encode(x: Tensor) -> Tensor:
 
 
 def fisher_yates_decode(code: Tensor) -> Tensor:
-    """The swaps, one column after another."""
+    """Swap one column after another."""
     batch, n = code.shape
-    deck, rows = torch.arange(n).repeat(batch, 1), torch.arange(batch)
+    deck = torch.arange(n).repeat(batch, 1)
+    rows = torch.arange(batch)
     for i in range(n):
         j = i + code[:, i]
-        own, other = deck[:, i].clone(), deck[rows, j]
+        own = deck[:, i].clone()
+        other = deck[rows, j]
         deck[rows, j] = own
         deck[:, i] = other
     return deck
 
 
 def insertion_encode(x: Tensor) -> Tensor:
-    """The left code of the inverse."""
+    """Return the left code of the inverse."""
     return lehmer_encode(x.argsort(dim=-1), left=True)
 
 
 def insertion_decode(code: Tensor) -> Tensor:
-    """The inverse of what the left code stands for."""
+    """Invert the permutation of the left code."""
     return lehmer_decode(code, left=True).argsort(dim=-1)
 
 
 def plain_walk(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, Tensor]:
-    """Vectorised: float32 labels sorted stably, one a-shuffle a step; states and steps back int64 [k, batch, n]."""
+    """Return states and steps back, int64 [k, batch, n], with one a-shuffle per step.
+
+    It is vectorised: float32 labels are sorted stably.
+    """
     powers = torch.tensor([2.0 ** (b - a) for a, b in pairwise(schedule)]).view(-1, 1, 1)
     back = (torch.rand(len(powers), batch, n) * powers).floor().argsort(dim=-1, stable=True)
     states = [torch.empty_like(back[0]).scatter_(-1, back[0], torch.arange(n).expand(batch, n))]
     for step in back[1:]:
         states.append(
-            states[-1].gather(-1, torch.empty_like(step).scatter_(-1, step, torch.arange(n).expand(batch, n)))
+            states[-1].gather(
+                -1, torch.empty_like(step).scatter_(-1, step, torch.arange(n).expand(batch, n))
+            )
         )
     return torch.stack(states), back
 
 
 def plain_greedy(scores: Tensor) -> Tensor:
-    """Vectorised: place by place the best item left, int64 [batch, n]."""
-    used, found = torch.zeros_like(scores[:, 0]), list[Tensor]()
+    """Return the best remaining item place by place, int64 [batch, n], vectorised."""
+    used = torch.zeros_like(scores[:, 0])
+    found = list[Tensor]()
     for i in range(scores.shape[-1]):
         found.append((scores[:, i] + used).argmax(-1))
         used.scatter_(1, found[-1].unsqueeze(1), -torch.inf)
@@ -141,9 +163,11 @@ def plain_greedy(scores: Tensor) -> Tensor:
 
 
 def plain_fisher_yates(digits: Tensor) -> Tensor:
-    """Vectorised: entry i and entry i + digit change places in all rows at once, in numpy."""
-    n, code = digits.shape[1], digits.numpy()
-    deck, rows = np.tile(np.arange(n), (len(code), 1)), np.arange(len(code))
+    """Swap entries i and i + digit in all rows at once, in numpy."""
+    n = digits.shape[1]
+    code = digits.numpy()
+    deck = np.tile(np.arange(n), (len(code), 1))
+    rows = np.arange(len(code))
     for i in range(n - 1):
         at = i + code[:, i]
         deck[:, i], deck[rows, at] = deck[rows, at], deck[:, i].copy()
@@ -151,12 +175,17 @@ def plain_fisher_yates(digits: Tensor) -> Tensor:
 
 
 def plain_riffle_top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The orders [batch, k, n] of the k best choices of packets and their log-probabilities: digit by digit, the k best
-    kept. Choices that lead to one order are not put together.
+    """Return orders [batch, k, n] of the k best choices of packets and their log-probabilities.
+
+    The k best are kept digit by digit. Choices that lead to the same order are not merged.
     """
-    total, chosen = scores.new_zeros(len(scores), 1), torch.empty(len(scores), 1, 0, dtype=torch.bool)
-    for left, right in zip(*(torch.nn.functional.logsigmoid(sign * scores).unbind(1) for sign in (1, -1)), strict=True):
-        both, prefixes = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1), total.shape[1]
+    total = scores.new_zeros(len(scores), 1)
+    chosen = torch.empty(len(scores), 1, 0, dtype=torch.bool)
+    for left, right in zip(
+        *(torch.nn.functional.logsigmoid(sign * scores).unbind(1) for sign in (1, -1)), strict=True
+    ):
+        both = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1)
+        prefixes = total.shape[1]
         total, which = both.topk(min(k, both.shape[1]))
         before = chosen.gather(1, (which % prefixes).unsqueeze(-1).expand(-1, -1, chosen.shape[-1]))
         chosen = torch.cat([before, (which >= prefixes).unsqueeze(-1)], -1)
@@ -164,7 +193,7 @@ def plain_riffle_top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def plain_sinkhorn(scores: Tensor, iterations: int) -> Tensor:
-    """Rows and columns less their log-sums in turn."""
+    """Subtract the log-sums of rows and columns in turn."""
     for _ in range(iterations):
         scores = scores - scores.logsumexp(-1, keepdim=True)
         scores = scores - scores.logsumexp(-2, keepdim=True)
@@ -172,27 +201,34 @@ def plain_sinkhorn(scores: Tensor, iterations: int) -> Tensor:
 
 
 def plain_soft_sort(values: Tensor, temperature: float) -> Tensor:
-    """One line, as published."""
-    return torch.softmax(-(values.sort(-1).values[..., :, None] - values[..., None, :]).abs() / temperature, -1)
+    """The published one-line definition."""
+    return torch.softmax(
+        -(values.sort(-1).values[..., :, None] - values[..., None, :]).abs() / temperature, -1
+    )
 
 
 def plain_neural_sort(values: Tensor, temperature: float) -> Tensor:
-    """With matrices of ones, as published; numbers are turned round, to rise."""
-    n, s = values.shape[-1], -values.unsqueeze(-1)
-    one, scaling = torch.ones(n, 1), n + 1 - 2 * torch.arange(1.0, n + 1)
+    """The published definition with matrices of ones, for numbers in rising order."""
+    n = values.shape[-1]
+    s = -values.unsqueeze(-1)
+    one = torch.ones(n, 1)
+    scaling = n + 1 - 2 * torch.arange(1.0, n + 1)
     apart = (s - s.transpose(-1, -2)).abs() @ (one @ one.T)
     return torch.softmax((s * scaling - apart).transpose(-1, -2) / temperature, -1)
 
 
 def plain_sorting_network(values: Tensor, steepness: float) -> Tensor:
-    """An odd-even network whose layers are whole matrices that are multiplied."""
+    """Multiply the complete matrices of the layers of an odd-even network."""
     n = values.shape[-1]
     total = torch.eye(n).expand(*values.shape, n)
     for layer in range(n):
         lower = torch.arange(layer % 2, n - 1, 2)
-        stays = 0.5 + torch.atan(steepness * (values[..., lower + 1] - values[..., lower])) / torch.pi
+        stays = (
+            0.5 + torch.atan(steepness * (values[..., lower + 1] - values[..., lower])) / torch.pi
+        )
         matrix = torch.eye(n).repeat(*values.shape[:-1], 1, 1)
         matrix[..., lower, lower] = matrix[..., lower + 1, lower + 1] = stays
         matrix[..., lower, lower + 1] = matrix[..., lower + 1, lower] = 1 - stays
-        values, total = (matrix @ values.unsqueeze(-1)).squeeze(-1), matrix @ total
+        values = (matrix @ values.unsqueeze(-1)).squeeze(-1)
+        total = matrix @ total
     return total

@@ -1,4 +1,5 @@
-"""Rows of tables: a run of `train.py`, continued if it is already there, and `sample.py` for every question to it."""
+"""Rows of tables: a run of `train.py`, resumed if it exists, and `sample.py` for every
+evaluation."""
 
 from __future__ import annotations
 
@@ -29,10 +30,24 @@ class Run:
     asked: Mapping[str, tuple[str, ...]]
 
     def commands(self, scale: str, runs: Path, data_dir: str) -> dict[str, list[str]]:
-        """train.py under the name "", and sample.py for everything asked, with where it writes last."""
+        """train.py under the name "", and sample.py for everything asked, with where it writes
+        last."""
         directory = runs / "tables" / _plain(f"{self.name}_{scale}")
-        places = [f"runs_dir={runs}", "experiment_name=tables", f"run_id={directory.name}", f"data_dir={data_dir}"]
-        found = {"": ["train.py", *self.train, *places, "callbacks.progress=null", "callbacks.samples=null"]}
+        places = [
+            f"runs_dir={runs}",
+            "experiment_name=tables",
+            f"run_id={directory.name}",
+            f"data_dir={data_dir}",
+        ]
+        found = {
+            "": [
+                "train.py",
+                *self.train,
+                *places,
+                "callbacks.progress=null",
+                "callbacks.samples=null",
+            ]
+        }
         for name, settings in self.asked.items():
             out = f"out={directory / _plain(name)}"
             found[name] = ["sample.py", f"ckpt={directory}", *settings, f"data_dir={data_dir}", out]
@@ -58,9 +73,15 @@ def make(
             if show:
                 print("python", *command)
                 continue
-            subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+            )
             if name:
-                report = json.loads((Path(command[-1].removeprefix("out=")) / "metrics.json").read_text(encoding="utf-8"))
+                report = json.loads(
+                    (Path(command[-1].removeprefix("out=")) / "metrics.json").read_text(
+                        encoding="utf-8"
+                    )
+                )
                 found += read(run.name, name, report)
     return found
 

@@ -1,11 +1,15 @@
-"""One permutation memorised, by shuffles and by SEDD: `python -m benchmarks.permutation_sedd --length 20 --seeds 3`.
+"""One memorised permutation, by shuffles and by SEDD.
 
-Table 5 of [Zhang 2025]: SEDD reads the permutation as a sequence of tokens, noised by uniform replacement and learned
-by score entropy [Lou 2024], in a transformer; shuffles move the tokens and can only give permutations. Both are
-trained for as many seconds of processor time, by the package's recipes; as many samples are drawn as the paper draws.
+    python -m benchmarks.permutation_sedd --length 20 --seeds 3
 
-`--scale paper` trains SEDD alone, in the published size: 7 layers, 8 heads, width 512 (25 million parameters), 30,000 steps in
-batches of 512, or of 128 from 200 tokens on. The shuffles are then experiment=symmetric/table5_n100.
+Table 5 of [Zhang 2025]. SEDD reads the permutation as a sequence of tokens, with uniform noise and
+score entropy [Lou 2024], in a transformer. Shuffles move the tokens and can only return
+permutations. Both are trained for equal CPU time by the package's recipes, with the paper's number
+of samples.
+
+`--scale paper` trains SEDD alone, in the published size: 7 layers, 8 heads, width 512 (25 million
+parameters), 30,000 steps in batches of 512, or of 128 from 200 tokens on. The shuffles are then
+experiment=symmetric/table5_n100.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from blackout.diffusion import LevelBridge, LevelHead, RateLoss, Sampler, Schedu
 from blackout.permutations.datasets import one_permutation
 from blackout.permutations.metrics import rearrange
 
+# Of the one permutation, of which epochs are made.
 _COPIES = 4096
-"""Of the one permutation, of which epochs are made."""
 LONG = 200  # tokens from which the published batches are smaller
 PAPER_STEPS = 30_000  # appendix G.1
 PAPER_BODY = {"width": 512, "depth": 7, "heads": 8, "dropout": 0.1, "conditioning": 128}
@@ -41,7 +45,9 @@ def sedd(order: Tensor, body: dict[str, Any], **training: Any) -> Any:
         training: of `from_data`.
     """
     data = CountData("one", order.repeat(_COPIES, 1), order.repeat(16, 1), len(order) - 1)
-    inputs, transformer = ({"_target_": f"blackout.networks.{name}"} for name in ("LevelInputs", "Transformer"))
+    inputs, transformer = (
+        {"_target_": f"blackout.networks.{name}"} for name in ("LevelInputs", "Transformer")
+    )
     described = transformer | {"outputs": None} | body
     network = {"_target_": "blackout.networks.CountNetwork", "inputs": inputs, "body": described}
     return from_data(
@@ -51,7 +57,7 @@ def sedd(order: Tensor, body: dict[str, Any], **training: Any) -> Any:
 
 
 def judged(found: Tensor, order: Tensor) -> dict[str, float]:
-    """Shares of samples [n, length] that are the permutation, of tokens in their place, and of permutations at all."""
+    """Return the fractions of correct samples, of correct tokens, and of permutations."""
     right = found == order
     valid = found.sort(1).values == order.sort().values
     shares = {"accuracy %": right.all(1), "correct %": right, "permutations %": valid.all(1)}
@@ -62,7 +68,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--length", type=int, default=20, help="tokens; the paper: 100 and 200")
     parser.add_argument("--scale", choices=("cpu", "paper"), default="cpu")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for each training")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of processor time for each training"
+    )
     parser.add_argument("--samples", type=int, default=2560)
     parser.add_argument("--seeds", type=int, default=1)
     parser.set_defaults(threads=1)
@@ -71,7 +79,11 @@ def main(argv: list[str] | None = None) -> None:
     seconds, number = (0.1, 8) if options.quick else (options.seconds, options.samples)
     is_paper = options.scale == "paper" and not options.quick
     models = ("SEDD",) if options.scale == "paper" else ("shuffles", "SEDD")
-    body, training = (PAPER_BODY, PAPER_TRAINING) if is_paper else ({}, {"batch_size": 64, "ema_decay": 0.99, "lr": 1e-3})
+    body, training = (
+        (PAPER_BODY, PAPER_TRAINING)
+        if is_paper
+        else ({}, {"batch_size": 64, "ema_decay": 0.99, "lr": 1e-3})
+    )
     if is_paper:
         training = training | {"batch_size": 512 if options.length < LONG else 128}
     rows: list[dict[str, Any]] = []
@@ -83,19 +95,35 @@ def main(argv: list[str] | None = None) -> None:
                 model = from_data(puzzles, family="shuffle", seed=seed)
             else:
                 model = sedd(order, body, **training)
-            shown = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+            shown = (
+                "logger",
+                "enable_checkpointing",
+                "enable_progress_bar",
+                "enable_model_summary",
+            )
             quiet: Any = dict.fromkeys(shown, False)
             accelerator = "gpu" if options.device.startswith("cuda") else "cpu"
-            length: dict[str, Any] = {"max_steps": PAPER_STEPS} if is_paper else {"callbacks": [Until(seconds)]}
+            length: dict[str, Any] = (
+                {"max_steps": PAPER_STEPS} if is_paper else {"callbacks": [Until(seconds)]}
+            )
             trainer = pl.Trainer(max_epochs=-1, accelerator=accelerator, **length, **quiet)
             trainer.fit(model)
             drawn = [one for _, one in model.batches(torch.arange(number), seed)]
-            lists = [rearrange(one["items"], one["samples"]) if "items" in one else one["samples"] for one in drawn]
+            lists = [
+                rearrange(one["items"], one["samples"]) if "items" in one else one["samples"]
+                for one in drawn
+            ]
             found = torch.cat(lists).long().cpu().view(number, -1)
             weights = sum(one.numel() for one in model.parameters() if one.requires_grad)
-            rows.append({
-                "seed": seed, "model": name, "steps": trainer.global_step, "weights": weights, **judged(found, order),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "seed": seed,
+                    "model": name,
+                    "steps": trainer.global_step,
+                    "weights": weights,
+                    **judged(found, order),
+                }
+            )
             print(rows[-1], flush=True)
     trained = f"{PAPER_STEPS:,} steps" if is_paper else f"{seconds:g} CPU s each"
     report(f"one permutation of {options.length}, {trained}", rows, options)

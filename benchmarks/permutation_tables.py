@@ -1,7 +1,9 @@
-"""The tables of SymmetricDiffusers [Zhang 2025] as commands: `python -m benchmarks.permutations table1`.
+"""The tables of SymmetricDiffusers as commands: `python -m benchmarks.permutations table1`.
 
-`--scale cpu` trains small networks for minutes a row, `--scale paper` the published ones, `experiment=symmetric/...`.
-Every way of decoding is a row. `--print` only shows the commands.
+`--scale cpu` trains small networks for minutes per row, `--scale paper` the published ones,
+`experiment=symmetric/...`. Every decoder is a row. `--print` only shows the commands.
+
+References: Zhang et al. 2025.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from benchmarks.permutation_runs import Rows, Run
 
 _SHOWN = ("accuracy", "correct", "kendall_lists", "rmse", "gap")
 SCALES: dict[str, tuple[str, ...]] = {"cpu": ("trainer.max_steps=600",), "paper": ()}
+# Lists that are put in order; 1,280 tours, and 2,560 draws of one permutation.
 _JUDGED = {"cpu": 1000, "paper": 10000}
-"""Lists that are put in order; 1,280 tours, and 2,560 draws of one permutation."""
 _LENGTHS = (3, 5, 7, 9, 15, 32, 52, 100, 200)
 # published steepness of sorting networks by length, and the length from which they are bitonic
 _STEEPNESS = {
@@ -25,7 +27,7 @@ _STEEPNESS = {
 }
 _BITONIC = {"diffsort": 32, "diffsort_error_free": 52}
 _STEPS = "loss=random_time", "shuffle.schedule=null"
-_RIVALS = "benchmarks.permutation_rivals"
+_BASELINES = "benchmarks.permutation_baselines"
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,18 @@ class Row:
     def run(self, scale: str) -> Run:
         """With the settings of a scale."""
         number = self.judged if scale == "paper" and self.judged else _JUDGED[scale]
-        as_trained = {"beam": "model"} if scale == "paper" else {}  # whose widths are the published ones
-        trusted = ("trusted=[benchmarks]",) if any(_RIVALS in one for one in self.train) else ()
+        # whose widths are the published ones
+        as_trained = {"beam": "model"} if scale == "paper" else {}
+        trusted = ("trusted=[benchmarks]",) if any(_BASELINES in one for one in self.train) else ()
         asked = {
-            name: (f"sampler={as_trained.get(name, name)}", f"num_samples={number}", *trusted) for name in self.decoders
+            name: (f"sampler={as_trained.get(name, name)}", f"num_samples={number}", *trusted)
+            for name in self.decoders
         }
         return Run(self.name, self.train + (SCALES[scale] if self.steps else ()), asked)
 
 
 def _sort(n: int, paper: bool) -> tuple[str, ...]:
-    """Settings of lists of n numbers."""
+    """Return settings of lists of n numbers."""
     if paper:
         if n == 200:
             return ("experiment=symmetric/table2_n200",)
@@ -70,28 +74,46 @@ def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) ->
     """A sorting network that learns the same lists."""
     nearest = min(range(len(_LENGTHS)), key=lambda i: abs(_LENGTHS[i] - length))
     layout = "bitonic" if length >= _BITONIC[baseline] else "odd_even"
-    # as published: a score for every item by itself, or by the same transformer with numbers sorted exactly
+    # as published: a score for every item by itself, or by the same transformer with numbers sorted
+    # exactly
     way = ("baseline=listmle",) if baseline == "diffsort" else ("baseline=assignment", "reverse=pl")
-    own = {"steepness": f"{_STEEPNESS[baseline][nearest]}.0", "layout": layout, "error_free": baseline != "diffsort"}
+    own = {
+        "steepness": f"{_STEEPNESS[baseline][nearest]}.0",
+        "layout": layout,
+        "error_free": baseline != "diffsort",
+    }
     told = (f"+loss.{key}={str(value).lower()}" for key, value in own.items())
-    loss = (f"loss._target_={_RIVALS}.SortingNetworkLoss", *told)
+    loss = (f"loss._target_={_BASELINES}.SortingNetworkLoss", *told)
     return Row(f"{name}, {baseline}", (*settings, *way, *loss), ("greedy",))
 
 
 def _jigsaws(paper: bool) -> list[Row]:
-    """Every size, without labels as published and with, and the baselines: of these Gumbel-Sinkhorn without too."""
-    sizes = {"jigsaw_mnist": (2, 3, 4, 5, 6), "jigsaw_cifar10": (2, 3, 4)} if paper else {"jigsaw_mnist": (2, 3)}
+    """Return every size, with labels and without as published, and the baselines."""
+    sizes = (
+        {"jigsaw_mnist": (2, 3, 4, 5, 6), "jigsaw_cifar10": (2, 3, 4)}
+        if paper
+        else {"jigsaw_mnist": (2, 3)}
+    )
     found = []
-    for dataset, pieces in ((dataset, n) for dataset, all_of_it in sizes.items() for n in all_of_it):
+    for dataset, pieces in (
+        (dataset, n) for dataset, all_of_it in sizes.items() for n in all_of_it
+    ):
         name = f"{dataset} {pieces}x{pieces}"
-        settings: tuple[str, ...] = ("family=shuffle", f"dataset={dataset}", f"dataset.pieces={pieces}")
+        settings: tuple[str, ...] = (
+            "family=shuffle",
+            f"dataset={dataset}",
+            f"dataset.pieces={pieces}",
+        )
         if paper:
             images = dataset.removeprefix("jigsaw_")
             settings = (f"experiment=symmetric/table1_{images}", f"dataset.pieces={pieces}")
-        for labels, loss in (("no", "label_free"), ("yes", "trajectory" if paper else "random_time")):
+        for labels, loss in (
+            ("no", "label_free"),
+            ("yes", "trajectory" if paper else "random_time"),
+        ):
             loss += "_3" if paper else ""
             found.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
-        pixel_loss = f"loss._target_={_RIVALS}.SinkhornPixelLoss"
+        pixel_loss = f"loss._target_={_BASELINES}.SinkhornPixelLoss"
         for labels, options in (("no", [pixel_loss]), ("yes", [])):
             own = (*settings, "baseline=sinkhorn", *options)
             found.append(Row(f"{name}, sinkhorn, labels: {labels}", own, ("greedy",)))
@@ -100,7 +122,7 @@ def _jigsaws(paper: bool) -> list[Row]:
 
 
 def _sorting(paper: bool) -> list[Row]:
-    """Every length, with learning to rank and sorting networks beside."""
+    """Return every length, with learning to rank and sorting networks as baselines."""
     found = []
     for n in _LENGTHS if paper else (3, 5, 9):
         settings = _sort(n, paper)
@@ -114,7 +136,10 @@ def _laws(paper: bool, others: bool) -> list[Row]:
     """Reverse laws and decoders; with the other shuffles in table 6."""
     laws = {"gpl": ("gpl", "riffle"), "pl": ("pl", "riffle"), "irs": ("inverse_riffle", "riffle")}
     if others:
-        laws |= {"it": ("inverse_transposition", "transposition"), "ii": ("inverse_insertion", "insertion")}
+        laws |= {
+            "it": ("inverse_transposition", "transposition"),
+            "ii": ("inverse_insertion", "insertion"),
+        }
     found = []
     for n in ((9, 32, 52) if others else (52,)) if paper else (5,):
         for law, (reverse, shuffle) in laws.items():
@@ -126,18 +151,22 @@ def _laws(paper: bool, others: bool) -> list[Row]:
             else:
                 settings = (f"experiment=symmetric/table6_{law}", f"dataset.length={n}")
             both = law in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
-            found.append(Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",)))
+            found.append(
+                Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",))
+            )
     return found
 
 
 def _tours(paper: bool) -> list[Row]:
-    """Tours, and those without learning."""
+    """Return tours, and those without learning."""
     found = []
     for n in (20, 50) if paper else (10,):
         settings: tuple[str, ...] = ("family=shuffle", "dataset=tsp", f"dataset.cities={n}")
         if paper:
             settings = (f"experiment=symmetric/table4_tsp{n}",)
-        mended = Row(f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), 1280, steps=False)
+        mended = Row(
+            f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), 1280, steps=False
+        )
         found += [Row(f"tsp {n}", settings, judged=1280), mended]
     return found
 
@@ -145,7 +174,10 @@ def _tours(paper: bool) -> list[Row]:
 def _single(paper: bool) -> list[Row]:
     """One permutation."""
     if paper:
-        return [Row(f"one {n}", (f"experiment=symmetric/table5_n{n}",), ("sample",), 2560) for n in (100, 200)]
+        return [
+            Row(f"one {n}", (f"experiment=symmetric/table5_n{n}",), ("sample",), 2560)
+            for n in (100, 200)
+        ]
     one = ("family=shuffle", "dataset=one_permutation")
     return [Row(f"one {n}", (*one, f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
 
@@ -160,17 +192,25 @@ def _schedules(paper: bool) -> list[Row]:
     else:
         schedules = ([0, 8], [0, 2, 8], [0, 2, 4, 8])
         settings = _sort(5, paper)
-    return [Row(f"schedule {t}", (*settings, f"shuffle.schedule={str(t).replace(' ', '')}")) for t in schedules]
+    return [
+        Row(f"schedule {t}", (*settings, f"shuffle.schedule={str(t).replace(' ', '')}"))
+        for t in schedules
+    ]
 
 
 _MAKERS: dict[str, Callable[[bool], list[Row]]] = {
-    "table1": _jigsaws, "table2": _sorting, "table3": partial(_laws, others=False), "table4": _tours,
-    "table5": _single, "table6": partial(_laws, others=True), "table7": _schedules,
-}  # fmt: skip
+    "table1": _jigsaws,
+    "table2": _sorting,
+    "table3": partial(_laws, others=False),
+    "table4": _tours,
+    "table5": _single,
+    "table6": partial(_laws, others=True),
+    "table7": _schedules,
+}
 
 
 def runs(table: str, scale: str) -> list[Run]:
-    """Those of a table, at a scale."""
+    """Return the runs of a table, at a scale."""
     return [row.run(scale) for row in _MAKERS[table](scale == "paper")]
 
 

@@ -1,10 +1,11 @@
-"""Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`.
+"""Permutations compared with the papers' procedures.
 
-`layers` is against plain vectorised code instead, of the same result, at n = 52, 100 and 500.
+    python -m benchmarks.permutations forward|losses|beam|codes
 
-`table1` to `table7` are the tables of a paper instead, trained at a scale: see `benchmarks.permutation_tables`.
-`cycles` and `rankings` are those of another: see `benchmarks.permutation_codes`. `fair` sets models side by side: see
-`benchmarks.permutation_fair`.
+`layers` compares with plain vectorised code of the same result, at n = 52, 100 and 500. `table1` to
+`table7`, trained at a scale, are the tables of a paper (`benchmarks.permutation_tables`), `cycles`
+and `rankings` those of another (`benchmarks.permutation_codes`). `fair` compares models
+(`benchmarks.permutation_comparison`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from blackout.permutations.distributions import GeneralizedPlackettLuce, Inverse
 from blackout.permutations.relaxations import neural_sort, relaxed_sort, sinkhorn, soft_sort
 from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
 
+# A name, the direct procedure, ours.
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
-"""A name, the direct procedure, ours."""
 
 
 def forward(quick: bool) -> Iterator[Case]:
-    """States at the scheduled times and the steps back, 3 walks of 64 lists."""
+    """Yield states at the scheduled times and steps back, 3 walks of 64 lists."""
     for n in (9,) if quick else (9, 52, 100):
         schedule = denoising_schedule(n)
         yield (
@@ -45,7 +46,8 @@ def losses(quick: bool) -> Iterator[Case]:
     """Log-probabilities with gradients, batch 192."""
     for n in (9,) if quick else (9, 52, 100):
         order = torch.rand(192, n).argsort()
-        vector, matrix = torch.randn(192, n, requires_grad=True), torch.randn(192, n, n, requires_grad=True)
+        vector = torch.randn(192, n, requires_grad=True)
+        matrix = torch.randn(192, n, n, requires_grad=True)
         yield (
             f"Plackett-Luce, n = {n}",
             partial(_gradient, direct.plackett_luce_log_prob, vector, order),
@@ -58,7 +60,9 @@ def losses(quick: bool) -> Iterator[Case]:
         )
 
 
-def _gradient(log_prob: Callable[[Tensor, Tensor], Tensor], scores: Tensor, order: Tensor) -> Tensor:
+def _gradient(
+    log_prob: Callable[[Tensor, Tensor], Tensor], scores: Tensor, order: Tensor
+) -> Tensor:
     return torch.autograd.grad(log_prob(scores, order).sum(), scores)[0]
 
 
@@ -74,13 +78,17 @@ def beam(quick: bool) -> Iterator[Case]:
 
 
 def codes(quick: bool) -> Iterator[Case]:
-    """1,024 permutations there and back."""
+    """Yield encoding and decoding of 1,024 permutations."""
     ours = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion}
     for n in (5,) if quick else (10, 50):
         x = torch.rand(1024, n).argsort()
         for name, code in ours.items():
             digits = code.encode(x)
-            yield f"{name} encode, n = {n}", partial(getattr(direct, f"{name}_encode"), x), partial(code.encode, x)
+            yield (
+                f"{name} encode, n = {n}",
+                partial(getattr(direct, f"{name}_encode"), x),
+                partial(code.encode, x),
+            )
             yield (
                 f"{name} decode, n = {n}",
                 partial(getattr(direct, f"{name}_decode"), digits),
@@ -89,10 +97,12 @@ def codes(quick: bool) -> Iterator[Case]:
 
 
 def layers(quick: bool) -> Iterator[Case]:
-    """192 walks, 16 greedy modes, 1,024 Fisher-Yates codes, the 16 best riffles and relaxed sorts of 16 lists."""
+    """192 walks, 16 greedy modes, 1,024 Fisher-Yates codes, the 16 best riffles and relaxed sorts
+    of 16 lists."""
     for n in (9,) if quick else (52, 100, 500):
         schedule = denoising_schedule(n) if n < 500 else [0, 11, 13, 17]
-        scores, vector = torch.randn(16, n, n), torch.randn(16, n)
+        scores = torch.randn(16, n, n)
+        vector = torch.randn(16, n)
         digits = FisherYates.encode(torch.rand(1024, n).argsort())
         yield (
             f"walk, n = {n}",
@@ -108,9 +118,21 @@ def layers(quick: bool) -> Iterator[Case]:
         yield f"Fisher-Yates decode, n = {n}", plain, partial(FisherYates.decode, digits)
         best = partial(direct.plain_riffle_top, vector, 16)
         yield f"16 best riffles, n = {n}", best, partial(lambda s: InverseRiffle(s).top(16), vector)
-        yield f"Sinkhorn, n = {n}", partial(direct.plain_sinkhorn, scores, 20), partial(sinkhorn, scores, 20)
-        yield f"SoftSort, n = {n}", partial(direct.plain_soft_sort, vector, 0.5), partial(soft_sort, vector, 0.5)
-        yield f"NeuralSort, n = {n}", partial(direct.plain_neural_sort, vector, 0.5), partial(neural_sort, vector, 0.5)
+        yield (
+            f"Sinkhorn, n = {n}",
+            partial(direct.plain_sinkhorn, scores, 20),
+            partial(sinkhorn, scores, 20),
+        )
+        yield (
+            f"SoftSort, n = {n}",
+            partial(direct.plain_soft_sort, vector, 0.5),
+            partial(soft_sort, vector, 0.5),
+        )
+        yield (
+            f"NeuralSort, n = {n}",
+            partial(direct.plain_neural_sort, vector, 0.5),
+            partial(neural_sort, vector, 0.5),
+        )
         network = partial(direct.plain_sorting_network, vector, 10.0)
         yield f"sorting network, n = {n}", network, partial(relaxed_sort, vector, 10.0)
 
@@ -136,9 +158,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--scale", choices=SCALES, default="cpu", help="of a table or fair")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where a table's runs are")
     parser.add_argument("--data-dir", default="data")
-    parser.add_argument("--print", action="store_true", dest="show", help="only show a table's commands")
-    parser.add_argument("--seconds", type=float, default=None, help="of fair: for each method, instead of the scale's")
-    parser.add_argument("--pieces", type=int, default=None, help="of fair: per side, instead of the scale's")
+    parser.add_argument(
+        "--print", action="store_true", dest="show", help="only show a table's commands"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=None,
+        help="of fair: for each method, instead of the scale's",
+    )
+    parser.add_argument(
+        "--pieces", type=int, default=None, help="of fair: per side, instead of the scale's"
+    )
     parser.add_argument("--only", default=None, help="of fair: methods with this in their name")
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
@@ -150,20 +181,27 @@ def main(argv: list[str] | None = None) -> None:
             begin, make_rows = permutation_codes.SUBJECTS[options.what]
             table = begin(options.scale)
         place = options.runs.resolve()
-        found = permutation_runs.make(table, make_rows, options.scale, place, options.data_dir, options.show)
+        found = permutation_runs.make(
+            table, make_rows, options.scale, place, options.data_dir, options.show
+        )
         if found:
             report(f"{options.what}, scale {options.scale}", found, options)
         return
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     if options.what == "fair":
-        from benchmarks.permutation_fair import fair
+        from benchmarks.permutation_comparison import fair
 
         return fair(options)
-    device, rows = torch.device(options.device), list[dict[str, Any]]()
+    device = torch.device(options.device)
+    rows = list[dict[str, Any]]()
     for subject in SUBJECTS if options.what is None else (options.what,):
         for name, theirs, ours in SUBJECTS[subject](options.quick):
-            seconds = interleaved({"direct": theirs, "ours": ours}, 1 if options.quick else options.repetitions, device)
+            seconds = interleaved(
+                {"direct": theirs, "ours": ours},
+                1 if options.quick else options.repetitions,
+                device,
+            )
             medians = {key: summary(values)["median"] for key, values in seconds.items()}
             faster = medians["direct"] / medians["ours"]
             milliseconds = {key: 1000 * value for key, value in medians.items()}

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.planar runs/moons/<run_id>`: what flows and energies say of densities in the plane.
+"""`python -m benchmarks.planar runs/moons/<run_id>`: flows and energies of planar densities.
 
-Writes trajectories.png, and of an energy landscape.png; says the entropy of the points, which no NLL can be below,
-the NLL by uniform states, which is the paper's, and the MMD of samples.
+It writes trajectories.png, and landscape.png for an energy. It prints the entropy of the points, a
+lower bound of any NLL; the NLL by uniform states, which is the paper's; and the MMD of samples.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, LearnedEn
 from blackout.flows.weights import jackknife_error, log_mean_exp
 from blackout.training.export import load_model
 
-_POINTS, _TIMES, _ANNEALED = 512, 6, 64
-"""Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
-_UNIFORM, _AT_ONCE = 1_000_000, 1 << 14
-"""Uniform states, as many as the paper's estimate of log Z is made of, and how many are evaluated together."""
+_POINTS = 512
+_TIMES = 6
+# Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way.
+_ANNEALED = 64
+_UNIFORM = 1_000_000
+# Uniform states, as many as the paper's estimate of log Z is made of, and how many are evaluated
+# together.
+_AT_ONCE = 1 << 14
+# Points times centres whose distances are in memory together.
 _PAIRS = 1 << 22
-"""Points times centres whose distances are in memory together."""
-_SHOWN, _CELLS = 4000, 160
-"""Points in a picture, and cells of the landscape along a side."""
+_SHOWN = 4000
+# Points in a picture, and cells of the landscape along a side.
+_CELLS = 160
 
 
 def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[float, float]:
-    """Entropy of the points as states of 32 bits, in nats, and its standard error, by the density itself.
+    """Entropy of the points as states of 32 bits, in nats, and its standard error, by the density
+    itself.
 
-    The density is that of noise around centres, which are drawn; where there is no such form the answer is nan. Ours;
-    a test compares it with another estimate.
+    The density is that of noise around centres, which are drawn; where there is no such form the
+    answer is nan. Ours; a test compares it with another estimate.
 
     Args:
         density: which.
@@ -53,71 +59,105 @@ def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[fl
         return math.log(32.0) + cell, 0.0  # uniform on half of a square of side 8
     if density not in _NOISE:
         return math.nan, math.nan
-    rng, noise = np.random.default_rng(11), _NOISE[density]
+    rng = np.random.default_rng(11)
+    noise = _NOISE[density]
     points = DENSITIES[density](rng, number)
     middles = DENSITIES[density](cast(np.random.Generator, _Still(rng)), centres)
     found = []
     for part in np.array_split(points, math.ceil(number * centres / _PAIRS)):
         square = ((part[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
         least = square.min(1, keepdims=True)
-        found.append(np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2))
+        found.append(
+            np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2)
+        )
     log_density = np.concatenate(found)
     return float(cell - log_density.mean()), float(log_density.std() / math.sqrt(number))
 
 
-_NOISE = {"2spirals": 0.1, "8gaussians": 0.5 / math.sqrt(2), "circles": 0.24, "moons": 0.2, "swissroll": 0.2}
-"""Standard deviation of the normal noise around the centres of a density."""
+# Standard deviation of the normal noise around the centres of a density.
+_NOISE = {
+    "2spirals": 0.1,
+    "8gaussians": 0.5 / math.sqrt(2),
+    "circles": 0.24,
+    "moons": 0.2,
+    "swissroll": 0.2,
+}
 
 
 class _Still:
-    """Random numbers of which the normal ones are 0: the centres of densities."""
+    """Random numbers whose normal ones are 0, which gives the centres of densities."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.random, self.integers = rng.random, rng.integers
+        self.random = rng.random
+        self.integers = rng.integers
 
     def standard_normal(self, shape: tuple[int, ...]) -> Points:
         return np.zeros(shape)
 
 
-def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:
-    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain.
+def save_trajectories(
+    model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int
+) -> None:
+    """Plot states that encode planar points: the chain, its target marginals, and the reverse
+    chain.
 
-    As the paper shows them [Ou 2025, fig. 17].
+    References: Ou et al. 2025, fig. 17.
     """
     gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
-    indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
+    indices = torch.arange(_POINTS, device=model.device)
+    steps = max(16, model.simulation.num_steps)
     _, backwards = run_reverse(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
-    figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS_PER_COORDINATE - 1) / scale
+    figure = Figure(figsize=(12, 6.6), layout="constrained")
+    side = 2 ** (BITS_PER_COORDINATE - 1) / scale
     rows = (
         ("the chain, from noise", [states.x for states in observed.recorded_states], True),
-        ("Gibbs chains, annealed\nwith the law p_t", [states.x for states in gibbs.recorded_states], True),
+        (
+            "Gibbs chains, annealed\nwith the law p_t",
+            [states.x for states in gibbs.recorded_states],
+            True,
+        ),
         ("the reverse chain,\nfrom their ends", backwards, False),
     )
-    for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
+    for panels, (title, states, onwards) in zip(
+        figure.subplots(len(rows), _TIMES), rows, strict=True
+    ):
         panels[0].set_ylabel(title)
         for k, axes in enumerate(panels):
             share = k / (_TIMES - 1)
             points = decode(states[round(share * (len(states) - 1))][:_POINTS].cpu(), scale)
             axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
-            axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
+            axes.set(
+                xlim=(-side, side),
+                ylim=(-side, side),
+                aspect="equal",
+                xticks=[-4, 0, 4],
+                yticks=[-4, 0, 4],
+            )
             axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
     save_picture(figure, path)
 
 
 @torch.no_grad()
 def save_landscape(target: LearnedEnergy, source: StateData, x: Tensor, path: Path) -> None:
-    """Held-out points, -E over the plane, and samples."""
+    """Plot held-out points, -E over the plane, and samples."""
     scale = code_scale(source.name)
     data = decode(source.test[:_SHOWN].flatten(1), scale).numpy()
     samples = decode(x, scale).numpy()
     side = float(abs(data).max()) * 1.1
     line = torch.linspace(-side, side, _CELLS, dtype=torch.float64)
     points = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).view(-1, 2)
-    heights = target.log_density(encode(points, scale).to(target.device)).cpu().view(_CELLS, _CELLS).numpy()
+    heights = (
+        target.log_density(encode(points, scale).to(target.device))
+        .cpu()
+        .view(_CELLS, _CELLS)
+        .numpy()
+    )
     figure = Figure(figsize=(13, 4.4), layout="constrained")
     panels = figure.subplots(1, 3)
     panels[0].scatter(*data.T, s=2)
-    panels[1].imshow(heights, extent=(-side, side, -side, side), origin="lower", vmin=heights.max() - 12)
+    panels[1].imshow(
+        heights, extent=(-side, side, -side, side), origin="lower", vmin=heights.max() - 12
+    )
     panels[2].scatter(*samples.T, s=2, color="C1")
     titles = "held-out data", "learned -E (bright: likely)", "samples of the flow, unweighted"
     for axes, title in zip(panels, titles, strict=True):
@@ -127,7 +167,10 @@ def save_landscape(target: LearnedEnergy, source: StateData, x: Tensor, path: Pa
 
 @torch.no_grad()
 def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor:
-    """Log-weights of uniform states, float64 [number] [Ou 2025, eq. 30]."""
+    """Return log-weights of uniform states, float64 [number].
+
+    References: Ou et al. 2025, eq. 30.
+    """
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for first in range(0, number, _AT_ONCE):
@@ -149,46 +192,70 @@ def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
     levels = int(max(x.max(), y.max())) + 1
 
     def total(a: Tensor, b: Tensor) -> Tensor:
-        one, two = (torch.nn.functional.one_hot(part.long(), levels).flatten(1).float() for part in (a, b))
-        rows = [(-width * (a.shape[1] - part @ two.T)).exp().sum(dtype=torch.float64) for part in one.split(512)]
+        one, two = (
+            torch.nn.functional.one_hot(part.long(), levels).flatten(1).float() for part in (a, b)
+        )
+        rows = [
+            (-width * (a.shape[1] - part @ two.T)).exp().sum(dtype=torch.float64)
+            for part in one.split(512)
+        ]
         return torch.stack(rows).sum()
 
-    n, m = len(x), len(y)
+    n = len(x)
+    m = len(y)
     within = (total(x, x) - n) / (n * (n - 1)) + (total(y, y) - m) / (m * (m - 1))
     return float(within - 2 * total(x, y) / (n * m))
 
 
-def run(given: argparse.Namespace) -> None:
-    """Write the pictures, and say the entropy.
+def run(options: argparse.Namespace) -> None:
+    """Write the figures and print the entropy.
 
     Raises:
-        UserError: another model.
+        UserError: for another kind of model.
     """
-    model = load_model(given.run)
-    source: Any = model.require_source() if isinstance(getattr(model, "target", None), LearnedEnergy) else None
-    density = given.density if source is None else source.name
-    if not isinstance(model, ChainSampler) or model.target.sites != 2 * BITS_PER_COORDINATE or density not in DENSITIES:
-        raise UserError(f"{given.run} is neither a flow of target=planar nor an energy of dataset=planar")
-    given.out.mkdir(parents=True, exist_ok=True)
-    paths = model.simulate(torch.arange(_SHOWN), given.seed, record=True)
+    model = load_model(options.run)
+    source: Any = (
+        model.require_source()
+        if isinstance(getattr(model, "target", None), LearnedEnergy)
+        else None
+    )
+    density = options.density if source is None else source.name
+    if (
+        not isinstance(model, ChainSampler)
+        or model.target.sites != 2 * BITS_PER_COORDINATE
+        or density not in DENSITIES
+    ):
+        raise UserError(
+            f"{options.run} is neither a flow of target=planar nor an energy of dataset=planar"
+        )
+    options.out.mkdir(parents=True, exist_ok=True)
+    paths = model.simulate(torch.arange(_SHOWN), options.seed, record=True)
     scale = code_scale(density)
-    save_trajectories(model, paths, scale, given.out / "trajectories.png", given.seed)
+    save_trajectories(model, paths, scale, options.out / "trajectories.png", options.seed)
     if isinstance(model.target, LearnedEnergy):
-        save_landscape(model.target, source, paths.states.x, given.out / "landscape.png")
+        save_landscape(model.target, source, paths.states.x, options.out / "landscape.png")
         value, error = entropy(source.name)
-        print(f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; an NLL below it is a wrong log Z")
-        test = source.test[:_SHOWN].flatten(1)
-        weights = uniform_weights(model.target, given.seed)
-        nll = float(model.target.energy(test).double().mean().detach()) + float(log_mean_exp(weights))
         print(
-            f"NLL by uniform states {nll:.3f} +- {jackknife_error(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}"
+            f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; "
+            "an NLL below it is a wrong log Z"
+        )
+        test = source.test[:_SHOWN].flatten(1)
+        weights = uniform_weights(model.target, options.seed)
+        nll = float(model.target.energy(test).double().mean().detach()) + float(
+            log_mean_exp(weights)
+        )
+        print(
+            f"NLL by uniform states {nll:.3f} +- {jackknife_error(weights):.3f}; "
+            f"MMD^2 {mmd(paths.states.x, test):.2g}"
         )
 
 
 def main() -> None:
     parser = CommandParser(prog="python -m benchmarks.planar", description=__doc__)
     parser.add_argument("run", type=Path, help="a run, checkpoint or exported model")
-    parser.add_argument("--density", choices=DENSITIES, default="moons", help="of a flow of target=planar")
+    parser.add_argument(
+        "--density", choices=DENSITIES, default="moons", help="of a flow of target=planar"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/planar"))
     parser.add_argument("--seed", type=int, default=0)
     run_command(run, parser)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.exact_laws import Chain, noise_of
+from benchmarks.exact_distributions import Chain, noise_of
 from benchmarks.exact_posteriors import (
     exact_problems,
     floor_of_draws,

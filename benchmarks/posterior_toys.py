@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.exact_laws import Chain, Dna, Motif, Ring, Synthetic, hellinger
+from benchmarks.exact_distributions import Chain, Dna, Motif, Ring, Synthetic, hellinger
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Uniform
 from blackout.posterior import (

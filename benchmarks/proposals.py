@@ -1,4 +1,4 @@
-"""Moves that tables compare with: locally informed proposals, and those by first-order log-ratios of one gradient."""
+"""Moves for the tables: locally informed proposals, and proposals by first-order log-ratios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from blackout.random import StepStreams, cumulative_probabilities
 
 
 def taylor_ratios(network: EnergyNetwork, x: Tensor) -> Tensor:
-    """First-order log-ratios from one gradient, which are biased, [B, d, 2] [Ou 2025, eq. 28 and fig. 9]."""
+    """First-order log-ratios from one gradient, which are biased, [B, d, 2] [Ou 2025, eq. 28 and
+    fig. 9]."""
     with torch.enable_grad():
         inputs = x.to(next(network.parameters()).dtype).requires_grad_()
         (slope,) = torch.autograd.grad(-network.energy(inputs).sum(), inputs)
@@ -24,7 +25,8 @@ def taylor_ratios(network: EnergyNetwork, x: Tensor) -> Tensor:
 
 
 def first_order(states: States) -> Tensor:
-    """Log-ratios of proposals, [B, d, S]: exact ones cost as much where a target has no gradient."""
+    """Log-ratios of proposals, [B, d, S]: exact ones cost as much where a target has no
+    gradient."""
     target = states.target
     if isinstance(target, EnergyNetwork) and target.levels == 2:
         return taylor_ratios(target, states.x).double()
@@ -39,13 +41,15 @@ class GradientDMALA(DMALA):
 
 
 class LocallyInformed(Refinement):
-    """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and Hastings.
+    """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and
+    Hastings.
 
     [Zanella 2020], with the square root as balancing function.
 
     Args:
         moves: how many each time.
-        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients [Grathwohl 2021].
+        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients [Grathwohl
+            2021].
     """
 
     def __init__(self, moves: int = 1, gradients: bool = False) -> None:
@@ -57,8 +61,13 @@ class LocallyInformed(Refinement):
         u = stream.next_draw().uniform((len(rows), 2))
         logits = self._logits(states, t)
         edges = cumulative_probabilities(logits.softmax(-1))
-        choice = torch.searchsorted(edges, u[:, :1].contiguous(), right=True).squeeze(1).clamp_(max=edges.shape[1] - 1)
-        site, state = choice // target.levels, choice % target.levels
+        choice = (
+            torch.searchsorted(edges, u[:, :1].contiguous(), right=True)
+            .squeeze(1)
+            .clamp_(max=edges.shape[1] - 1)
+        )
+        site = choice // target.levels
+        state = choice % target.levels
         x = states.x.clone()
         before = x[rows, site].long()
         x[rows, site] = state.to(x.dtype)

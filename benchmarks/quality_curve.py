@@ -1,15 +1,19 @@
-"""Score against network evaluations, for several samplers of one trained model: a table and a plot.
+r"""Scores by network evaluations, for several samplers of one trained model: a table and a plot.
 
     python -m benchmarks.quality_curve runs/digits/<run_id>
-    python -m benchmarks.quality_curve model --samplers poisson poisson@logit trapezoidal --evaluations 10 25 50
-    python -m benchmarks.quality_curve runs/binarized_mnist/<run_id> --metrics pixels mnist --num_samples 256
+    python -m benchmarks.quality_curve model --evaluations 10 25 50 \
+        --samplers poisson poisson@logit trapezoidal
+    python -m benchmarks.quality_curve runs/binarized_mnist/<run_id> --num_samples 256 \
+        --metrics pixels mnist
 
-A sampler is a choice of sampler=, with @ and a choice of sampler/grid= for another grid
-than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.
-It takes as many steps as the evaluations allow. A score is a Frechet distance to the held-out images: between pixels,
-between means of 4x4 pixels (`coarse`), or in the features of the classifier of `--metrics digits` or `mnist`;
-`brightness` is the mean, in per cent above that of training images. The plot is of the first score. Every sampler is
-also compared with the first one at as many evaluations, seed by seed: the mean difference and its standard error.
+A sampler is a choice of sampler=, optionally with @ and a choice of sampler/grid= instead of the
+training schedule's grid, and with its settings after commas:
+trapezoidal@logit,grid.last=-7,bfloat16=true. It takes as many steps as the evaluations allow. A
+score is a Fréchet distance to the held-out images: between pixels, between means of 4x4 pixels
+(`coarse`), or in the features of the classifier of `--metrics digits` or `mnist`. `brightness` is
+the mean, in per cent above that of training images. The plot shows the first score. Every sampler
+is also compared with the first one at equal evaluations, seed by seed: the mean difference and its
+standard error.
 """
 
 from __future__ import annotations
@@ -40,37 +44,51 @@ from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (
-    "binomial_bridge_nearest@fisher", "binomial_bridge_nearest@logit", "binomial_bridge@logit", "poisson@fisher",
-    "poisson@logit", "posterior_bridge@logit",
+    "binomial_bridge_nearest@fisher",
+    "binomial_bridge_nearest@logit",
+    "binomial_bridge@logit",
+    "poisson@fisher",
+    "poisson@logit",
+    "posterior_bridge@logit",
     "trapezoidal@logit",
-)  # fmt: skip
+)
 OWN = ("pixels", "coarse", "brightness")
 Score = Callable[[Tensor], float]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="run directory, .ckpt file or exported model")
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS))
     parser.add_argument("--evaluations", nargs="+", type=int, default=[10, 25, 50, 100])
-    parser.add_argument("--baseline", type=int, default=1000, help="evaluations of the paper's sampler, 0 for none")
+    parser.add_argument(
+        "--baseline", type=int, default=1000, help="evaluations of the paper's sampler, 0 for none"
+    )
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_samples", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--metrics", nargs="+", choices=[*OWN, "digits", "mnist"], default=["pixels"])
+    parser.add_argument(
+        "--metrics", nargs="+", choices=[*OWN, "digits", "mnist"], default=["pixels"]
+    )
     parser.add_argument("--data_dir", default="data")
-    parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
+    parser.add_argument(
+        "--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png"
+    )
     options = parser.parse_args(arguments)
     with errors_in_one_line():
         run(options)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure every sampler at every number of evaluations, print as results come, write table and plot."""
+    """Measure every sampler at every number of evaluations, print results, write table and plot."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     module = load_model(options.model).to(device)
     data = load_data(module.config["data"]["name"], options.data_dir)
-    measures = {name: scorer(name, data, options.num_samples, options.data_dir) for name in options.metrics}
+    measures = {
+        name: scorer(name, data, options.num_samples, options.data_dir) for name in options.metrics
+    }
     jobs = [(name, n) for name in options.samplers for n in options.evaluations]
     if options.baseline:
         jobs.append(("binomial_bridge_nearest@fisher", options.baseline))
@@ -86,7 +104,10 @@ def run(options: argparse.Namespace) -> None:
         except ValueError as error:
             print(f"{name:<40}{error}", flush=True)
             continue
-        row: dict[str, Any] = {"sampler": name, "evaluations": evaluations_per_sample(module, sampler)}
+        row: dict[str, Any] = {
+            "sampler": name,
+            "evaluations": evaluations_per_sample(module, sampler),
+        }
         row["seconds"] = (time.perf_counter() - began) / options.seeds
         line = f"{name:<40}{row['evaluations']:>6}"
         for metric, measure in measures.items():
@@ -95,7 +116,9 @@ def run(options: argparse.Namespace) -> None:
             row[f"{metric}_std"] = statistics.stdev(scores) if len(scores) > 1 else 0.0
             line += f"{row[metric]:>10.2f} +- {row[f'{metric}_std']:<8.2f}"
             pairs = zip(scores, first.setdefault((evaluations, metric), scores), strict=True)
-            row[f"{metric}_paired"], row[f"{metric}_paired_se"] = paired([one - other for one, other in pairs])
+            row[f"{metric}_paired"], row[f"{metric}_paired_se"] = paired(
+                [one - other for one, other in pairs]
+            )
             line += f"({row[f'{metric}_paired']:+.2f} +- {row[f'{metric}_paired_se']:.2f})"
         rows.append(row)
         print(f"{line}{row['seconds']:>8.1f} s", flush=True)
@@ -106,27 +129,32 @@ def run(options: argparse.Namespace) -> None:
     plot(rows, options.metrics[0], options.out.with_suffix(".png"))
 
 
-def print_real(data: CountData, measures: Mapping[str, Score], number: int, seeds: Sequence[int]) -> None:
-    """What training images score that are drawn as samples are, independently: the yardstick for all rows."""
+def print_real(
+    data: CountData, measures: Mapping[str, Score], number: int, seeds: Sequence[int]
+) -> None:
+    """Print the scores of independent training images, the reference for all rows."""
     drawn = []
     for seed in seeds:
-        chosen = torch.randint(len(data.train), (number,), generator=torch.Generator().manual_seed(seed))
+        chosen = torch.randint(
+            len(data.train), (number,), generator=torch.Generator().manual_seed(seed)
+        )
         drawn.append(data.train[chosen])
     line = f"{'real training images':<46}"
     for measure in measures.values():
         scores = [measure(counts) for counts in drawn]
-        line += f"{statistics.fmean(scores):>10.2f} +- {statistics.stdev(scores) if len(scores) > 1 else 0.0:<8.2f}"
+        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        line += f"{statistics.fmean(scores):>10.2f} +- {spread:<8.2f}"
     print(line, flush=True)
 
 
 def paired(differences: list[float]) -> tuple[float, float]:
-    """Their mean and its standard error."""
+    """Return the mean of paired differences and its standard error."""
     error = statistics.stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
     return statistics.fmean(differences), error
 
 
 def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Sampler:
-    """The named sampler with as many steps as the evaluations allow."""
+    """Return the named sampler with as many steps as the evaluations allow."""
     choice, *settings = name.split(",")
     kernel, _, grid = choice.partition("@")
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -144,7 +172,7 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
 
 
 def load_data(name: str, data_dir: str) -> CountData:
-    """The data a model was trained on, by name."""
+    """Load the data a model was trained on, by name."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"dataset={name}", f"data_dir={data_dir}"])
     data: CountData = instantiate(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
@@ -152,8 +180,10 @@ def load_data(name: str, data_dir: str) -> CountData:
 
 
 def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Score:
-    """Counts -> Frechet distance to the held-out images, or per cent by which they are brighter than training ones."""
-    train, test = data.train, data.test
+    """Return a score: a Fréchet distance to held-out images, or the relative brightness in per
+    cent."""
+    train = data.train
+    test = data.test
     assert isinstance(train, Tensor) and isinstance(test, Tensor)
     if metrics == "brightness":
         return lambda counts: 100 * (float(counts.double().mean() / train.double().mean()) - 1)
@@ -176,7 +206,7 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
 
 
 def statistics_of(counts: Tensor, side: int = 1) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of the means of squares of so many pixels a side."""
+    """Return mean and covariance of the means of square patches."""
     values = avg_pool2d(counts.double(), side).flatten(1)
     features = FeatureStatistics(values.shape[1])
     features.update(values)
@@ -185,7 +215,7 @@ def statistics_of(counts: Tensor, side: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def plot(rows: list[dict[str, Any]], metric: str, path: Path) -> None:
-    """One line per sampler, both axes logarithmic."""
+    """Plot one line per sampler, with logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -193,12 +223,17 @@ def plot(rows: list[dict[str, Any]], metric: str, path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 5))
     for name in dict.fromkeys(row["sampler"] for row in rows):
-        own = sorted((row for row in rows if row["sampler"] == name), key=lambda row: row["evaluations"])
+        own = sorted(
+            (row for row in rows if row["sampler"] == name), key=lambda row: row["evaluations"]
+        )
         axes.errorbar(
-            [row["evaluations"] for row in own], [row[metric] for row in own],
+            [row["evaluations"] for row in own],
+            [row[metric] for row in own],
             [row[f"{metric}_std"] for row in own],
-            marker="o", markersize=3, label=name,
-        )  # fmt: skip
+            marker="o",
+            markersize=3,
+            label=name,
+        )
     axes.set(xscale="log", yscale="log", xlabel="network evaluations per sample")
     axes.set_ylabel(f"Frechet distance ({metric})")
     axes.legend(fontsize=7)

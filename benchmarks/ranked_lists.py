@@ -1,8 +1,8 @@
-"""Learning to rank beside LightGBM: `python -m benchmarks.ranked_lists lists.svm` (`--make` makes such a file).
+"""Learning to rank compared with LightGBM: `python -m benchmarks.ranked_lists lists.svm`.
 
-LightGBM, which is no dependency, learns from the training lists of `dataset=items dataset.path=lists.svm`, stops by the
-validation lists, and is judged on the same test lists, as is the best single number of an item. The model's own figures
-are those of
+`--make` creates such a file. LightGBM, which is not a dependency, learns from the training lists of
+`dataset=items dataset.path=lists.svm`, stops by the validation lists, and is evaluated on the same
+test lists, like the best single number of an item. The model's scores are those of
 
     python train.py family=shuffle dataset=items dataset.path=lists.svm baseline=listmle
     python sample.py ckpt=... dataset=items dataset.path=lists.svm num_samples=... evaluate=true
@@ -21,12 +21,17 @@ from torch import Tensor
 from blackout.permutations.datasets import RankedLists, read_lists
 from blackout.permutations.metrics import ndcg_scores
 
-_FEATURES, _LEVELS = 12, (0.5, 0.75, 0.9, 0.97)
+_FEATURES = 12
+_LEVELS = (0.5, 0.75, 0.9, 0.97)
 
 
 def made_up(lists: int = 1000, seed: int = 0) -> str:
-    """Lists of 5 to 40 items of 12 numbers; relevance 0 to 4 by a sum, products and a peak of them, and noise."""
-    rng, lines = np.random.default_rng(seed), list[str]()
+    """Return lists of 5 to 40 items of 12 numbers, with relevance 0 to 4.
+
+    The relevance follows a sum, products and a peak of the numbers, and noise.
+    """
+    rng = np.random.default_rng(seed)
+    lines = list[str]()
     weights = rng.normal(size=_FEATURES)
     for query in range(lists):
         x = rng.normal(size=(rng.integers(5, 41), _FEATURES)) + 0.5 * rng.normal(size=_FEATURES)
@@ -34,13 +39,17 @@ def made_up(lists: int = 1000, seed: int = 0) -> str:
         worth += 0.5 * rng.normal(size=len(x))
         levels = (worth[:, None] > np.quantile(worth, _LEVELS)).sum(1)
         for level, item in zip(levels, x, strict=True):
-            lines.append(f"{level} qid:{query} " + " ".join(f"{k}:{v:.4f}" for k, v in enumerate(item, 1)))
+            lines.append(
+                f"{level} qid:{query} " + " ".join(f"{k}:{v:.4f}" for k, v in enumerate(item, 1))
+            )
     return "\n".join(lines) + "\n"
 
 
 def judged(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, float]:
-    """Mean NDCG of lists of items [L, n], the last item filling them up, by scores of the others, [N]."""
-    order = torch.cat([scores, scores.new_tensor([-torch.inf])])[lists].argsort(dim=1, descending=True, stable=True)
+    """Return the mean NDCG of lists of items [L, n] by scores, [N]; the last item is padding."""
+    order = torch.cat([scores, scores.new_tensor([-torch.inf])])[lists].argsort(
+        dim=1, descending=True, stable=True
+    )
     figures = ndcg_scores(order, relevance[lists].clamp(min=0))
     return {name: round(float(values.mean()), 4) for name, values in figures.items()}
 
@@ -60,21 +69,35 @@ def main() -> None:
     numbers, relevance, _ = found = read_lists(options.file)
     source = RankedLists(options.file.stem, found, 0.1, 0.1, 0)
     train, validation, test = (source._lists[split] for split in ("train", "val", "test"))
-    by_one = [judged(sign * numbers[:, k], relevance, test) for k in range(x.shape[1]) for sign in (1, -1)]
+    by_one = [
+        judged(sign * numbers[:, k], relevance, test) for k in range(x.shape[1]) for sign in (1, -1)
+    ]
     print("best number of an item:", max(by_one, key=lambda one: one["ndcg_at_5"]))
     begun = time.process_time()
     parts = []
     for lists in (train, validation):
         kept = lists < len(labels)
         rows = lists[kept].numpy()
-        parts.append(lightgbm.Dataset(x[rows], labels[rows], group=kept.sum(1).numpy(), free_raw_data=False))
-    settings = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [5], "learning_rate": 0.05, "num_threads": 1,
-                "verbosity": -1, "seed": 0}  # fmt: skip
+        parts.append(
+            lightgbm.Dataset(x[rows], labels[rows], group=kept.sum(1).numpy(), free_raw_data=False)
+        )
+    settings = {
+        "objective": "lambdarank",
+        "metric": "ndcg",
+        "eval_at": [5],
+        "learning_rate": 0.05,
+        "num_threads": 1,
+        "verbosity": -1,
+        "seed": 0,
+    }
     stop = lightgbm.early_stopping(50, verbose=False)
     trees = lightgbm.train(settings, parts[0], options.rounds, parts[1:], callbacks=[stop])
     seconds = time.process_time() - begun
     own = torch.from_numpy(np.asarray(trees.predict(x)))
-    print(f"LightGBM, {trees.best_iteration} trees, {seconds:.1f} CPU s:", judged(own, relevance, test))
+    print(
+        f"LightGBM, {trees.best_iteration} trees, {seconds:.1f} CPU s:",
+        judged(own, relevance, test),
+    )
 
 
 if __name__ == "__main__":

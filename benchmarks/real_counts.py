@@ -1,12 +1,12 @@
 """Real counts that any environment has: `python -m benchmarks.real_counts tokens tokens.npz`.
 
-They are made from the Python files of installed packages, so that they change a little with these; the files are taken
-in an order that a seed decides.
+They come from the Python files of installed packages, and change slightly with these. A seed
+decides the order of the files.
 
-    tokens    how often each of some 80 signs and words occurs in a file; beside them its `package` and `kind`, tests or
+    tokens    counts of about 80 signs and words in a file, with its `package` and `kind`, tests or
               source
-    opcodes   how often each of the 60 most frequent instructions occurs in a compiled function
-    words     how often each of the 200 most frequent words occurs in the docstrings of a file
+    opcodes   counts of the 60 most frequent instructions in a compiled function
+    words     counts of the 200 most frequent words in the docstrings of a file
 """
 
 from __future__ import annotations
@@ -29,18 +29,34 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 _SIGNS = [*"()[]{}:,.=+-*/%<>@#\"'|&\\;", "==", "->", "**", "!=", "+="]
-_NAMES = ["None", "True", "False", "self", "print", "range", "len", "int", "str", "float", "__init__", "super"]
+_NAMES = [
+    "None",
+    "True",
+    "False",
+    "self",
+    "print",
+    "range",
+    "len",
+    "int",
+    "str",
+    "float",
+    "__init__",
+    "super",
+]
 _NAMES += ["list", "dict"]
 _TOKEN = re.compile(r"[A-Za-z_]\w*|==|!=|->|\*\*|\+=|[^\s\w]")
 _PACKAGES = ["matplotlib", "networkx", "numba", "numpy", "scipy", "sklearn", "sympy", "torch"]
-_SIZES, _FEWEST = (300, 60_000), 20
-"""Bytes of a file; instructions or words of a sample at least."""
+_SIZES = (300, 60_000)
+# Bytes of a file; instructions or words of a sample at least.
+_FEWEST = 20
 
 
 def sources(seed: int, packages: list[str] | None = None) -> Iterator[tuple[Path, str]]:
-    """Files within the folder of packages, shuffled, and what they say."""
+    """Return the shuffled files of packages and their contents."""
     root = Path(sysconfig.get_paths()["purelib"])
-    files = sorted(path for path in root.rglob("*.py") if _SIZES[0] < path.stat().st_size < _SIZES[1])
+    files = sorted(
+        path for path in root.rglob("*.py") if _SIZES[0] < path.stat().st_size < _SIZES[1]
+    )
     random.Random(seed).shuffle(files)
     for path in files:
         inside = path.relative_to(root)
@@ -49,9 +65,11 @@ def sources(seed: int, packages: list[str] | None = None) -> Iterator[tuple[Path
 
 
 def tokens(number: int, seed: int) -> dict[str, Array]:
-    """[N, D] with package and kind."""
+    """Return [N, D] with package and kind."""
     kept = [*_SIGNS, *(word for word in keyword.kwlist if word.islower()), *_NAMES]
-    rows, packages, kinds = [], [], []
+    rows = []
+    packages = []
+    kinds = []
     for path, text in sources(seed, _PACKAGES):
         found = Counter(_TOKEN.findall(text))
         rows.append([found[word] for word in kept])
@@ -63,12 +81,12 @@ def tokens(number: int, seed: int) -> dict[str, Array]:
 
 
 def opcodes(number: int, seed: int) -> dict[str, Array]:
-    """[N, 60]."""
+    """Return [N, 60]."""
     return _frequent(_functions(seed), number, 60)
 
 
 def words(number: int, seed: int) -> dict[str, Array]:
-    """[N, 200]."""
+    """Return [N, 200]."""
     return _frequent(_documents(seed), number, 200)
 
 
@@ -99,7 +117,7 @@ def _documents(seed: int) -> Iterator[Counter[str]]:
 
 
 def _frequent(samples: Iterator[Counter[str]], number: int, most: int) -> dict[str, Array]:
-    """Counts of what occurs in the most samples, one in each file's turn."""
+    """Count what occurs in the most samples, with one file at a time."""
     kept = []
     for sample in samples:
         if sum(sample.values()) >= _FEWEST:
@@ -117,7 +135,9 @@ def _table(rows: list[list[int]]) -> dict[str, Array]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     makers = {"tokens": tokens, "opcodes": opcodes, "words": words}
     parser.add_argument("kind", choices=list(makers))
     parser.add_argument("path", type=Path, help="of the .npz to write")

@@ -1,10 +1,11 @@
-"""The baselines: a training step and a sampling step as the paper's reference code takes them.
+"""Baselines: a training step and a sampling step like those of the paper's reference code.
 
-Single precision, eager, NCHW; resampling by zero insertion and a one-channel convolution; x_t from a table of
-distribution functions, a row of which is gathered for every element and searched by argmax; SciPy's binomial draws
-while sampling; an average of the weights parameter by parameter. Written anew from the description of that code.
+Single precision, eager, NCHW. Resampling inserts zeros and applies a one-channel convolution. x_t
+comes from a table of distribution functions: a row is gathered for every element and searched by
+argmax. Sampling uses SciPy's binomial samples, and the weights are averaged parameter by parameter.
+The code is written from a description of the reference.
 
-"The usual two lines" are the same with the network in bfloat16 autocast and channels_last memory.
+"The usual two lines" are the same with bfloat16 autocast and channels_last memory.
 """
 
 from __future__ import annotations
@@ -22,25 +23,33 @@ from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
 
 
 class Resample(nn.Module):
-    """Insert zeros, pad, filter, and keep every so many pixels."""
+    """Insert zeros, pad, filter, and subsample."""
 
     kernel: Tensor
 
-    def __init__(self, up: int, down: int, pad: tuple[int, int], gain: float, kernel: Tensor) -> None:
+    def __init__(
+        self, up: int, down: int, pad: tuple[int, int], gain: float, kernel: Tensor
+    ) -> None:
         super().__init__()
-        self.up, self.down, self.pad = up, down, pad
+        self.up = up
+        self.down = down
+        self.pad = pad
         self.register_buffer("kernel", gain * kernel[None, None])
 
     def forward(self, x: Tensor) -> Tensor:
         batch, channels, height, width = x.shape
         x = x.reshape(-1, 1, height, 1, width, 1)
-        x = F.pad(x, (0, self.up - 1, 0, 0, 0, self.up - 1)).view(-1, 1, height * self.up, width * self.up)
-        x = F.conv2d(F.pad(x, (*self.pad, *self.pad)), self.kernel)[:, :, :: self.down, :: self.down]
+        x = F.pad(x, (0, self.up - 1, 0, 0, 0, self.up - 1)).view(
+            -1, 1, height * self.up, width * self.up
+        )
+        x = F.conv2d(F.pad(x, (*self.pad, *self.pad)), self.kernel)[
+            :, :, :: self.down, :: self.down
+        ]
         return x.reshape(batch, channels, *x.shape[2:])
 
 
 class PlainNorm(nn.GroupNorm):
-    """PyTorch's, and what follows it in a pass of its own."""
+    """PyTorch's group norm, with the following operations in separate passes."""
 
     def activate(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
         h = F.silu(self(x))
@@ -48,7 +57,7 @@ class PlainNorm(nn.GroupNorm):
 
 
 def reference_network(network: CountNetwork, channels_last: bool = False) -> CountNetwork:
-    """A copy of a network, NCHW unless told otherwise, with norms and resampling the reference's way."""
+    """Return a copy of a network, NCHW by default, with the reference's norms and resampling."""
     network = copy.deepcopy(network)
     network.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
     kinds: dict[type[nn.Module], tuple[int, int, tuple[int, int], float]] = {
@@ -68,7 +77,7 @@ def reference_network(network: CountNetwork, channels_last: bool = False) -> Cou
 
 
 def distribution_table(num_steps: int, max_count: int) -> Tensor:
-    """P(Binomial(n, q_k) <= m), float32 [T, n, m]: 250 MiB for the paper's T and counts."""
+    """Return P(Binomial(n, q_k) <= m), float32 [T, n, m]: 250 MiB for the paper's T and counts."""
     q = torch.exp(-fisher_times(num_steps)[1:])
     n = torch.arange(max_count + 1, dtype=torch.float64)[:, None]
     m = n.T
@@ -81,12 +90,21 @@ def distribution_table(num_steps: int, max_count: int) -> Tensor:
 
 
 class ReferenceTraining:
-    """One training step after another on given images."""
+    """Training steps on given images."""
 
     def __init__(
-        self, network: CountNetwork, x0: Tensor, num_steps: int, max_count: int = 255, two_lines: bool = False
+        self,
+        network: CountNetwork,
+        x0: Tensor,
+        num_steps: int,
+        max_count: int = 255,
+        two_lines: bool = False,
     ) -> None:
-        self.network, self.x0, self.num_steps = reference_network(network, two_lines).train(), x0.long(), num_steps
+        self.network, self.x0, self.num_steps = (
+            reference_network(network, two_lines).train(),
+            x0.long(),
+            num_steps,
+        )
         self.two_lines = two_lines
         self.table = distribution_table(num_steps, max_count).to(x0.device)
         times = fisher_times(num_steps).to(x0.device)
@@ -106,7 +124,9 @@ class ReferenceTraining:
         with torch.autocast(xt.device.type, torch.bfloat16, enabled=self.two_lines):
             y = F.softplus(self.network(xt, self.t[k])[:, 0])
         target = (self.x0 - xt).float()
-        loss = (self.weight[k].view(-1, 1, 1, 1) * (y - target * torch.log(y.clamp(min=1e-30)))).mean()
+        loss = (
+            self.weight[k].view(-1, 1, 1, 1) * (y - target * torch.log(y.clamp(min=1e-30)))
+        ).mean()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -117,13 +137,23 @@ class ReferenceTraining:
 
 
 class ReferenceSampling:
-    """One reverse step at a time, k walked down from T."""
+    """Reverse steps, one at a time, from k = T down."""
 
     def __init__(
-        self, network: CountNetwork, xt: Tensor, num_steps: int, max_count: int = 255, two_lines: bool = False
+        self,
+        network: CountNetwork,
+        xt: Tensor,
+        num_steps: int,
+        max_count: int = 255,
+        two_lines: bool = False,
     ) -> None:
-        self.network, self.xt, self.max_count = reference_network(network, two_lines).eval(), xt.long(), max_count
-        self.times, self.two_lines = fisher_times(num_steps), two_lines
+        self.network, self.xt, self.max_count = (
+            reference_network(network, two_lines).eval(),
+            xt.long(),
+            max_count,
+        )
+        self.times = fisher_times(num_steps)
+        self.two_lines = two_lines
 
     @torch.no_grad()
     def step(self, k: int) -> Tensor:
@@ -138,7 +168,11 @@ class ReferenceSampling:
 
 
 def paper_network(quick: bool, channels_last: bool) -> CountNetwork:
-    """The 62.7 million parameters of the paper's CIFAR-10 network, or a toy of the same make."""
+    """Return the paper's CIFAR-10 network with 62.7 million parameters, or a small one."""
     torch.manual_seed(0)
-    body = NCSNpp((3, 32, 32), channels=8, multipliers=(1, 1), blocks_per_level=1) if quick else NCSNpp((3, 32, 32))
+    body = (
+        NCSNpp((3, 32, 32), channels=8, multipliers=(1, 1), blocks_per_level=1)
+        if quick
+        else NCSNpp((3, 32, 32))
+    )
     return CountNetwork(body, PaperInputs(255), channels_last)

@@ -1,4 +1,7 @@
-"""A sampling step (network and draw), beside the reference's way: `python -m benchmarks.sampling`."""
+"""A sampling step (network and kernel) compared with the reference.
+
+python -m benchmarks.sampling
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from blackout.random import SampleStreams
 
 
 class FastSampling:
-    """What one step of `blackout.diffusion.sampling.run_sampler` does."""
+    """One step of `blackout.diffusion.sampling.run_sampler`."""
 
     def __init__(
         self,
@@ -36,7 +39,10 @@ class FastSampling:
         bfloat16: bool,
         compiled: bool,
     ) -> None:
-        self.network, self.xt, self.kernel, self.bfloat16 = network.eval(), xt, kernel, bfloat16
+        self.network = network.eval()
+        self.xt = xt
+        self.kernel = kernel
+        self.bfloat16 = bfloat16
         if compiled:
             self.network.compile()
         self.head, self.process, self.times = SoftplusHead(), PureDeath(255), times
@@ -47,22 +53,31 @@ class FastSampling:
 
     @torch.no_grad()
     def step(self, k: int) -> torch.Tensor:
-        s, t = self.times[k - 1], self.times[k]
+        s = self.times[k - 1]
+        t = self.times[k]
         with torch.autocast(self.xt.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return self.kernel(ReverseStep(self.denoise, self.process, self.xt, s, t, self.streams.step(k)))
+            return self.kernel(
+                ReverseStep(self.denoise, self.process, self.xt, s, t, self.streams.step(k))
+            )
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=1000, help="of the grid; the step in its middle is measured")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="of the grid; the step in its middle is measured"
+    )
     parser.add_argument("--compile", action="store_true", help="measure a compiled network too")
     parser.add_argument("--no-reference", action="store_true")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    batch, num_steps, repetitions = (2, 10, 1) if options.quick else (options.batch, options.steps, options.repetitions)
-    xt = torch.randint(0, 128, (batch, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(device, torch.uint8)
+    batch, num_steps, repetitions = (
+        (2, 10, 1) if options.quick else (options.batch, options.steps, options.repetitions)
+    )
+    xt = torch.randint(0, 128, (batch, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(
+        device, torch.uint8
+    )
     k = num_steps // 2
 
     def network(channels_last: bool) -> CountNetwork:
@@ -88,11 +103,21 @@ def main(argv: list[str] | None = None) -> None:
     if options.compile:
         variants["binomial bf16 channels_last compiled"] = (nearest, True, True, True)
     for name, (kernel, bfloat16, channels_last, compiled) in variants.items():
-        sampling = FastSampling(network(channels_last), xt, fisher_times(num_steps), kernel, bfloat16, compiled)
+        sampling = FastSampling(
+            network(channels_last), xt, fisher_times(num_steps), kernel, bfloat16, compiled
+        )
         cases[name] = lambda sampling=sampling: sampling.step(k)
-    facts = {f"first_call_{name}_s": round(first_call(cases[name], device), 1) for name in cases if "compiled" in name}
-    with torch.autocast(device.type, enabled=False):  # as in a run of many steps, autocast keeps its cast weights
-        timings = {name: summary(seconds) for name, seconds in interleaved(cases, repetitions, device).items()}
+    facts = {
+        f"first_call_{name}_s": round(first_call(cases[name], device), 1)
+        for name in cases
+        if "compiled" in name
+    }
+    # as in a run of many steps, autocast keeps its cast weights
+    with torch.autocast(device.type, enabled=False):
+        timings = {
+            name: summary(seconds)
+            for name, seconds in interleaved(cases, repetitions, device).items()
+        }
     base = next(iter(timings.values()))["median"]
     rows = [
         {
@@ -105,7 +130,13 @@ def main(argv: list[str] | None = None) -> None:
         }
         for name, timing in timings.items()
     ]
-    report(f"sampling step, batch {batch}", rows, options, **facts, peak_GiB=round(peak_memory(device), 2))
+    report(
+        f"sampling step, batch {batch}",
+        rows,
+        options,
+        **facts,
+        peak_GiB=round(peak_memory(device), 2),
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Counts as the sciences have them, simulated: `python -m benchmarks.science_data cells cells.npz`.
+"""Simulated counts like those of the sciences: `python -m benchmarks.science_data cells cells.npz`.
 
-Nothing here is measured. Every kind has what makes such data hard: cells overdispersion, excess zeros and genes of very
-different scale; photons, spots on a dim background; spikes bursts with a heavy tail; detectors channels that see the
-same pulses; names levels without an order.
+Nothing is measured. Every kind has the difficulties of such data: cells have overdispersion, excess
+zeros and genes of very different scales; photons are spots on a dim background; spikes have bursts
+with a heavy tail; detectors record the same pulses; names have unordered levels.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Maker = Callable[..., dict[str, Array]]
-_GENES, _TYPES = 200, 6
-_LETTERS, _LENGTH = 27, 16
+_GENES = 200
+_TYPES = 6
+_LETTERS = 27
+_LENGTH = 16
 
 
 def cells(random: np.random.Generator, number: int = 3600) -> dict[str, Array]:
-    """A matrix of cells by 200 genes, gamma-Poisson with dropout; labels are the cell types, by name."""
+    """Return cells by 200 genes, gamma-Poisson with dropout; labels are names of cell types."""
     base = random.normal(0.3, 1.5, _GENES)
     effects = random.normal(0, 1.1, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.35)
     share = random.dirichlet(np.full(_TYPES, 4.0))
@@ -36,7 +38,7 @@ def cells(random: np.random.Generator, number: int = 3600) -> dict[str, Array]:
 
 
 def treated(random: np.random.Generator, number: int = 4800) -> dict[str, Array]:
-    """Cells as above, of four donors, half of them treated: one program, which each type follows in its own way."""
+    """Return cells of four donors, half of them treated; each type responds in its own way."""
     base = random.normal(0.3, 1.5, _GENES)
     effects = random.normal(0, 1.1, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.35)
     program = random.normal(0, 0.8, _GENES) * (random.random(_GENES) < 0.4)
@@ -45,59 +47,94 @@ def treated(random: np.random.Generator, number: int = 4800) -> dict[str, Array]
     of_donor = random.normal(0, 0.2, (4, _GENES))
     kind, donor, treated = (random.integers(0, many, number) for many in (_TYPES, 4, 2))
     depth = random.lognormal(0.0, 0.45, (number, 1))
-    mean = np.exp(base + effects[kind] + of_donor[donor] + treated[:, None] * response[kind]) * depth
+    mean = (
+        np.exp(base + effects[kind] + of_donor[donor] + treated[:, None] * response[kind]) * depth
+    )
     concentration = np.exp(random.normal(0.4, 0.5, _GENES))
     counts = random.poisson(random.gamma(concentration, mean / concentration))
-    words = [np.array(list("ABCDEF")), np.array(["d1", "d2", "d3", "d4"]), np.array(["control", "treated"])]
-    return {"counts": counts, "type": words[0][kind], "donor": words[1][donor], "condition": words[2][treated]}
+    words = [
+        np.array(list("ABCDEF")),
+        np.array(["d1", "d2", "d3", "d4"]),
+        np.array(["control", "treated"]),
+    ]
+    return {
+        "counts": counts,
+        "type": words[0][kind],
+        "donor": words[1][donor],
+        "condition": words[2][treated],
+    }
 
 
 def photons(random: np.random.Generator, number: int = 3000, side: int = 32) -> dict[str, Array]:
-    """Microscope images [1, 32, 32]: one to five blurred spots of varying brightness on a dim background."""
+    """Return microscope images [1, 32, 32]: one to five blurred spots of varying brightness."""
     y, x = np.mgrid[:side, :side]
     images = np.empty((number, 1, side, side))
     for image in images:
         image[0] = random.gamma(8.0, 0.15)
         for _ in range(random.integers(1, 6)):
-            centre, width = random.uniform(3, side - 3, 2), random.uniform(1.2, 3.0)
+            centre = random.uniform(3, side - 3, 2)
+            width = random.uniform(1.2, 3.0)
             square = (y - centre[0]) ** 2 + (x - centre[1]) ** 2
             image[0] += random.gamma(4.0, 6.0) * np.exp(-square / (2 * width**2))
     return {"counts": random.poisson(images)}
 
 
 def camera(random: np.random.Generator, number: int = 3000, side: int = 16) -> dict[str, Array]:
-    """A camera's images [1, 16, 16]: spots on a dim background, gain 2.2, offset 12 and readout noise 1.3."""
+    """Return camera images [1, 16, 16]: spots, gain 2.2, offset 12 and readout noise 1.3."""
     light = photons(random, number, side)["counts"]
-    return {"counts": np.clip(np.rint(12 + 2.2 * light + random.normal(0, 1.3, light.shape)), 0, None).astype(np.int64)}
+    return {
+        "counts": np.clip(
+            np.rint(12 + 2.2 * light + random.normal(0, 1.3, light.shape)), 0, None
+        ).astype(np.int64)
+    }
 
 
 def spikes(random: np.random.Generator, number: int = 4000, bins: int = 64) -> dict[str, Array]:
-    """Spike counts in 64 bins: an oscillation of random phase and gain, and sometimes a burst."""
+    """Return spike counts in 64 bins: oscillations of random phase and gain, with occasional
+    bursts."""
     time = np.arange(bins)
-    phase, period = random.uniform(0, 2 * np.pi, (number, 1)), random.choice([16.0, 32.0], (number, 1))
-    rate = random.gamma(2.0, 1.0, (number, 1)) * np.exp(0.9 * np.cos(2 * np.pi * time / period + phase))
-    onset, height = random.uniform(0, bins, (number, 1)), random.gamma(1.5, 9.0, (number, 1))
+    phase = random.uniform(0, 2 * np.pi, (number, 1))
+    period = random.choice([16.0, 32.0], (number, 1))
+    rate = random.gamma(2.0, 1.0, (number, 1)) * np.exp(
+        0.9 * np.cos(2 * np.pi * time / period + phase)
+    )
+    onset = random.uniform(0, bins, (number, 1))
+    height = random.gamma(1.5, 9.0, (number, 1))
     after = np.clip(time - onset, 0, None)
-    burst = height * np.where(time >= onset, np.exp(-after / 3.0), 0.0) * (random.random((number, 1)) < 0.4)
+    burst = (
+        height
+        * np.where(time >= onset, np.exp(-after / 3.0), 0.0)
+        * (random.random((number, 1)) < 0.4)
+    )
     return {"counts": random.poisson(rate + burst)}
 
 
-def detectors(random: np.random.Generator, number: int = 3000, length: int = 128) -> dict[str, Array]:
-    """Waveforms of three detectors [3, 128]: common pulses that decay, each seen later and weaker by the next one."""
+def detectors(
+    random: np.random.Generator, number: int = 3000, length: int = 128
+) -> dict[str, Array]:
+    """Return waveforms of three detectors [3, 128]: common decaying pulses, later and weaker in
+    each."""
     time = np.arange(length)
     rate = np.full((number, 3, length), 0.4) * random.gamma(6.0, 1 / 6, (number, 3, 1))
     for _ in range(3):
-        onset, height = random.uniform(0, length, (number, 1, 1)), random.gamma(1.2, 14.0, (number, 1, 1))
-        delay, share = np.array([0.0, 4.0, 9.0])[:, None], np.array([1.0, 0.5, 0.2])[:, None]
+        onset = random.uniform(0, length, (number, 1, 1))
+        height = random.gamma(1.2, 14.0, (number, 1, 1))
+        delay = np.array([0.0, 4.0, 9.0])[:, None]
+        share = np.array([1.0, 0.5, 0.2])[:, None]
         after = time - onset - delay
         rate += (
-            height * share * np.exp(-np.clip(after, 0, None) / 7.0) * (after >= 0) * (random.random(onset.shape) < 0.6)
+            height
+            * share
+            * np.exp(-np.clip(after, 0, None) / 7.0)
+            * (after >= 0)
+            * (random.random(onset.shape) < 0.6)
         )
     return {"counts": random.poisson(rate)}
 
 
 def names(random: np.random.Generator, number: int = 6000) -> dict[str, Array]:
-    """Words of 16 letters, a Markov chain whose every letter has few likely successors; 2.1 bits per letter."""
+    """Return words of 16 letters, a Markov chain with few likely successors; 2.1 bits per
+    letter."""
     chain = np.stack([random.permutation(row) for row in np.tile(_successors(), (_LETTERS, 1))])
     reached = np.cumsum(chain, axis=1)
     words = np.empty((number, _LENGTH), dtype=np.int64)
@@ -135,7 +172,10 @@ def main(argv: list[str] | None = None) -> None:
     arrays = MAKERS[options.kind](np.random.default_rng(options.seed), **given)
     np.savez_compressed(options.path, **arrays)  # type: ignore[arg-type]
     counts = arrays["counts"]
-    print(f"{options.path}: {list(counts.shape)}, largest {counts.max()}, zeros {(counts == 0).mean():.2f}")
+    print(
+        f"{options.path}: {list(counts.shape)}, largest {counts.max()}, "
+        f"zeros {(counts == 0).mean():.2f}"
+    )
 
 
 if __name__ == "__main__":

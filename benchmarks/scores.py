@@ -1,7 +1,7 @@
-"""Seconds to score 10,000 images, the extractor and the rest apart: `python -m benchmarks.scores`.
+"""Seconds to score 10,000 images, for the extractor and the rest: `python -m benchmarks.scores`.
 
-The Inception network has random weights, which take as long as the real ones and need no download. The rest is fed
-random features: sums while images come in, and the scores at the end.
+The Inception network has random weights, which take as long as the real ones and need no download.
+The rest uses random features: sums while images arrive, and the scores at the end.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ SCORES = (["fd"], ["is"], ["kd"], ["prdc"], ["fd", "is", "kd", "prdc"])
 
 
 class Ready(ModuleExtractor):
-    """An extractor whose features [N, F] and logits [N, K] are there already; it hands them out in order."""
+    """An extractor with precomputed features [N, F] and logits [N, K], returned in order."""
 
     def __init__(self, features: Tensor, logits: Tensor) -> None:
         super().__init__(nn.Identity(), "ready", features.shape[1], logits.shape[1])
-        self.features, self.logits, self.at = features, logits, 0
+        self.features = features
+        self.logits = logits
+        self.at = 0
 
     def __call__(self, images: Tensor) -> Features:
         part = slice(self.at, self.at + len(images))
@@ -50,7 +52,7 @@ def random_inception() -> ModuleExtractor:
 
 
 def write_inception_weights(path: Path, seed: int = 0) -> None:
-    """A weights file for torch-fidelity's Inception: He initialisation, so that features have size O(1)."""
+    """Write weights for torch-fidelity's Inception, He-initialised for features of size O(1)."""
     from torch_fidelity import FeatureExtractorInceptionV3, feature_extractor_inceptionv3
 
     found: dict[str, Tensor] = {}
@@ -60,7 +62,9 @@ def write_inception_weights(path: Path, seed: int = 0) -> None:
 
     with (
         torch.random.fork_rng(devices=[]),
-        mock.patch.object(feature_extractor_inceptionv3, "load_state_dict_from_url", return_value={}),
+        mock.patch.object(
+            feature_extractor_inceptionv3, "load_state_dict_from_url", return_value={}
+        ),
         mock.patch.object(FeatureExtractorInceptionV3, "load_state_dict", keep),
     ):
         torch.manual_seed(seed)
@@ -73,20 +77,28 @@ def write_inception_weights(path: Path, seed: int = 0) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--images", type=int, default=64, help="for the extractor; its time is scaled to 10,000")
+    parser.add_argument(
+        "--images", type=int, default=64, help="for the extractor; its time is scaled to 10,000"
+    )
     parser.add_argument("--batch", type=int, default=32)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     warnings.simplefilter("ignore", UserWarning)  # few images in quick mode
-    images, total, width, repetitions = (2, 50, 16, 1) if options.quick else (options.images, 10_000, 2048, 0)
+    images, total, width, repetitions = (
+        (2, 50, 16, 1) if options.quick else (options.images, 10_000, 2048, 0)
+    )
     repetitions = repetitions or options.repetitions
 
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.randint(0, 256, (images, 3, 32, 32), generator=generator, dtype=torch.uint8).to(device)
+    pictures = torch.randint(
+        0, 256, (images, 3, 32, 32), generator=generator, dtype=torch.uint8
+    ).to(device)
     inception = random_inception().to(device)
     cases: dict[str, Callable[[], Any]] = {
-        "extractor: Inception": lambda: [inception(batch) for batch in pictures.split(options.batch)]
+        "extractor: Inception": lambda: [
+            inception(batch) for batch in pictures.split(options.batch)
+        ]
     }
     fake, real = (torch.randn(total, width, generator=generator) + shift for shift in (0.0, 0.1))
     logits = torch.randn(total, 1008, generator=generator)
@@ -103,11 +115,19 @@ def main(argv: list[str] | None = None) -> None:
             return accumulators.compute()
 
         cases[f"rest: {', '.join(scores)}"] = rest
-    timings = {name: summary(seconds) for name, seconds in interleaved(cases, repetitions, device).items()}
+    timings = {
+        name: summary(seconds) for name, seconds in interleaved(cases, repetitions, device).items()
+    }
     rows = []
     for name, timing in timings.items():
         scale = 10_000 / (images if name.startswith("extractor") else total)
-        rows.append({"part": name, "s per 10,000 images": timing["median"] * scale, "least s": timing["least"] * scale})
+        rows.append(
+            {
+                "part": name,
+                "s per 10,000 images": timing["median"] * scale,
+                "least s": timing["least"] * scale,
+            }
+        )
     report(f"scores, features [n, {width}]", rows, options, peak_GiB=round(peak_memory(device), 2))
 
 

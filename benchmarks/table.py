@@ -1,12 +1,14 @@
-"""`python -m benchmarks.table blackout_cifar10`: run a published table, and print it beside the published figures.
+r"""`python -m benchmarks.table blackout_cifar10`: run a published table and compare the results.
 
-    python -m benchmarks.table blackout_cifar10 --plan                    # what would be run, and what is there already
-    python -m benchmarks.table blackout_cifar10 --train trainer.devices=8 # the same command again goes on
-    python -m benchmarks.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
+    python -m benchmarks.table blackout_cifar10 --plan                     # what would be run
+    python -m benchmarks.table blackout_cifar10 --train trainer.devices=8  # resumes if repeated
+    python -m benchmarks.table blackout_cifar10 --train trainer.max_steps=9 \
+        --sample num_samples=20                                            # a rehearsal
 
-A table is a YAML file in `tables/` beside this program, or one of your own: trainings, and rows that each sample one of
-them. What a row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; your
-own settings add a hash of them to these names.
+A table is a YAML file in `tables/` next to this program, or a file of the user. It has trainings,
+and rows that each sample one of them. The results of a row are in
+`<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`. Additional
+settings add a hash to these names.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ TABLES = Path(__file__).with_name("tables")
 
 @dataclass(frozen=True)
 class Job:
-    """One command of a table.
+    """A command of a table.
 
     Args:
         program: train or sample.
         settings: of the program.
-        result: the file that it writes last.
+        result: the last file it writes.
     """
 
     program: str
@@ -46,21 +48,24 @@ class Job:
     result: Path
 
     def values(self) -> Mapping[str, Any] | None:
-        """What it reached; None before it has ended."""
-        content = json.loads(self.result.read_text(encoding="utf-8")) if self.result.exists() else {}
+        """Return the results; None if it has not finished."""
+        content = (
+            json.loads(self.result.read_text(encoding="utf-8")) if self.result.exists() else {}
+        )
         complete = content.get("finished") is True if self.program == "train" else bool(content)
         return content.get("values", {}) if complete else None
 
 
 def read_table(name: str) -> Mapping[str, Any]:
-    """The table of that name or in that file.
+    """Return the table of that name or in that file.
 
     Raises:
-        UserError: there is none.
+        UserError: if there is none.
     """
     path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
     if not path.is_file():
-        raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in TABLES.glob('*.yaml')))}")
+        names = sorted(p.stem for p in TABLES.glob("*.yaml"))
+        raise UserError(f"{name}: no such table; one of {', '.join(names)}")
     try:
         with open_regular(path) as file:
             table: Mapping[str, Any] = copy_plain_values(yaml.safe_load(file), str(path))
@@ -72,9 +77,10 @@ def read_table(name: str) -> Mapping[str, Any]:
 def jobs(
     name: str, table: Mapping[str, Any], runs: str, train: Sequence[str], sample: Sequence[str]
 ) -> tuple[list[Job], list[Job]]:
-    """The trainings, and a sampling for every row; settings given for all come last."""
+    """Return the trainings, and a sampling per row; settings for all come last."""
     folder = Path(runs) / Path(name).stem
-    trainings, samplings = dict[str, Job](), []
+    trainings = dict[str, Job]()
+    samplings = []
     for key, settings in table["train"].items():
         run = f"table_{key}{_suffix(train)}"
         where = (f"experiment_name={folder.name}", f"run_id={run}", f"runs_dir={runs}")
@@ -88,12 +94,12 @@ def jobs(
 
 
 def _suffix(given: Sequence[str]) -> str:
-    """Of directories: what was made with other settings, such as a rehearsal, is another table."""
+    """Return a suffix of directories, so that rehearsals do not overwrite a table."""
     return f"_{hashlib.sha256(' '.join(given).encode()).hexdigest()[:6]}" if given else ""
 
 
 def run(job: Job) -> None:
-    """Run a job that has not ended, or continue it; leave with its exit code if it does not end well."""
+    """Run or resume an unfinished job; exit with its code if it fails."""
     if job.values() is not None:
         return
     print(f"$ {job.program} {' '.join(job.settings)}", flush=True)
@@ -105,29 +111,35 @@ def run(job: Job) -> None:
 
 
 def lines(table: Mapping[str, Any], samplings: Sequence[Job]) -> Iterator[str]:
-    """The table, with what was published in brackets."""
+    """Return the table, with published values in brackets."""
     scores: Mapping[str, str] = table["scores"]
     yield table["title"] + "; published values in brackets"
     yield f"{'':<40}" + "".join(f"{title:>20}" for title in scores.values())
     for row, job in zip(table["rows"], samplings, strict=True):
         values = job.values() or {}
-        cells = [
-            f"{format(values[key], '.3f') if key in values else '-'} ({row['published'].get(key, '-')})"
-            for key in scores
-        ]
+        cells = []
+        for key in scores:
+            value = format(values[key], ".3f") if key in values else "-"
+            cells.append(f"{value} ({row['published'].get(key, '-')})")
         yield f"{row['name']:<40}" + "".join(f"{cell:>20}" for cell in cells)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing and print the table."""
     parser = CommandParser(
-        prog="python -m benchmarks.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.table",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("table", help="a name, such as blackout_cifar10, or a .yaml file")
     parser.add_argument("--plan", action="store_true", help="print the commands and run none")
     parser.add_argument("--runs_dir", default="runs")
-    parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every training")
-    parser.add_argument("--sample", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every sampling")
+    parser.add_argument(
+        "--train", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every training"
+    )
+    parser.add_argument(
+        "--sample", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every sampling"
+    )
     run_command(_run, parser, arguments)
 
 
@@ -137,7 +149,9 @@ def _run(given: argparse.Namespace) -> None:
         trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
         "\n".join(lines(table, samplings))  # what it lacks is said before anything runs
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{given.table} is no table of trainings and rows: {summary(error)}") from None
+        raise UserError(
+            f"{given.table} is no table of trainings and rows: {summary(error)}"
+        ) from None
     for job in (*trainings, *samplings):
         if given.plan:
             state = "to do" if job.values() is None else "done "

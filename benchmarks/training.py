@@ -1,4 +1,7 @@
-"""A training step (draw, network, Adam, average), beside the reference's way: `python -m benchmarks.training`."""
+"""A training step (noising, network, Adam, average) compared with the reference.
+
+python -m benchmarks.training
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,19 @@ from blackout.training.optimization import EMA
 
 
 class FastTraining:
-    """What `train.py` does in a step, without Lightning around it."""
+    """A step of `train.py` without Lightning."""
 
     def __init__(
-        self, network: CountNetwork, x0: torch.Tensor, schedule: Schedule, bfloat16: bool, compiled: bool
+        self,
+        network: CountNetwork,
+        x0: torch.Tensor,
+        schedule: Schedule,
+        bfloat16: bool,
+        compiled: bool,
     ) -> None:
-        self.network, self.x0, self.bfloat16 = network.train(), x0, bfloat16
+        self.network = network.train()
+        self.x0 = x0
+        self.bfloat16 = bfloat16
         self.ema = EMA(network, 0.9999)
         if compiled:
             self.network.compile()
@@ -50,7 +60,9 @@ class FastTraining:
         s, t = self.schedule.intervals(stratified(self.position, len(self.x0), offset))
         xt = self.process.sample(self.x0, t, SampleStreams(2, self.position).step(number))
         with torch.autocast(self.x0.device.type, torch.bfloat16, enabled=self.bfloat16):
-            loss = self.loss(self.head(self.network(xt, t), xt, t), self.x0.int() - xt.int(), s, t).mean()
+            loss = self.loss(
+                self.head(self.network(xt, t), xt, t), self.x0.int() - xt.int(), s, t
+            ).mean()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -59,7 +71,7 @@ class FastTraining:
 
 
 def flops_per_image(network: CountNetwork, x0: torch.Tensor) -> float:
-    """Multiplications and additions of a forward and backward pass of one image."""
+    """Return the operations of a forward and backward pass of one image."""
     network = copy.deepcopy(network).to("cpu")
     with FlopCounterMode(display=False) as counter:
         network(x0[:1].cpu(), torch.tensor(1.0)).square().mean().backward()
@@ -74,8 +86,12 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    batch, num_steps, repetitions = (2, 10, 1) if options.quick else (options.batch, 1000, options.repetitions)
-    x0 = torch.randint(0, 256, (batch, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(device, torch.uint8)
+    batch, num_steps, repetitions = (
+        (2, 10, 1) if options.quick else (options.batch, 1000, options.repetitions)
+    )
+    x0 = torch.randint(0, 256, (batch, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(
+        device, torch.uint8
+    )
 
     variants = {
         "fp32 NCHW": (False, False, False),
@@ -92,9 +108,17 @@ def main(argv: list[str] | None = None) -> None:
             steps[name] = ReferenceTraining(made, x0, num_steps, two_lines=two_lines).step
     for name, (bfloat16, channels_last, compiled) in variants.items():
         network = paper_network(options.quick, channels_last).to(device)
-        steps[name] = FastTraining(network, x0, Schedule(num_steps=num_steps), bfloat16, compiled).step
-    facts = {f"first_call_{name}_s": round(first_call(steps[name], device), 1) for name in steps if "compiled" in name}
-    timings = {name: summary(seconds) for name, seconds in interleaved(steps, repetitions, device).items()}
+        steps[name] = FastTraining(
+            network, x0, Schedule(num_steps=num_steps), bfloat16, compiled
+        ).step
+    facts = {
+        f"first_call_{name}_s": round(first_call(steps[name], device), 1)
+        for name in steps
+        if "compiled" in name
+    }
+    timings = {
+        name: summary(seconds) for name, seconds in interleaved(steps, repetitions, device).items()
+    }
 
     flops = flops_per_image(paper_network(options.quick, False), x0)
     size = 64 if options.quick else 2048
@@ -113,9 +137,17 @@ def main(argv: list[str] | None = None) -> None:
                 "of matmul rate": flops * batch / timing["median"] / rate,
             }
         )
-    facts |= {f"matmul_{str(dtype)[6:]}_GFLOP/s": round(rate / 1e9) for dtype, rate in rates.items()}
+    facts |= {
+        f"matmul_{str(dtype)[6:]}_GFLOP/s": round(rate / 1e9) for dtype, rate in rates.items()
+    }
     memory = round(peak_memory(device), 2)
-    report(f"training step, batch {batch}, {flops / 1e9:.1f} GFLOP per image", rows, options, **facts, peak_GiB=memory)
+    report(
+        f"training step, batch {batch}, {flops / 1e9:.1f} GFLOP per image",
+        rows,
+        options,
+        **facts,
+        peak_GiB=memory,
+    )
 
 
 if __name__ == "__main__":

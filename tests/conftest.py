@@ -1,6 +1,6 @@
 """One thread per process unless OMP_NUM_THREADS says otherwise.
 
-These tensors are tiny, and threads of two processes on few cores stall each other.
+The tensors are tiny, and threads of two processes on few cores slow each other down.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture
 def numbered() -> CountData:
-    """23 training, 7 validation and 9 test images [1, 2, 3].
+    """A dataset of 23 training, 7 validation and 9 test images [1, 2, 3].
 
-    Training and test image k is filled with k, validation image k with k + 20; the left column of training images is
-    30.
+    Training and test image k is filled with k, validation image k with k + 20. The left column of
+    training images is 30.
     """
-    # Imported here: the process that hands tests to those of xdist needs no PyTorch.
+    # imported here, since the controller of pytest-xdist needs no PyTorch
     import torch
 
     from blackout.data import CountData
@@ -33,4 +33,6 @@ def numbered() -> CountData:
     train[..., 0] = 30
     val = torch.arange(20, 27).view(-1, 1, 1, 1).expand(7, 1, 2, 3).clone()
     labels = [torch.arange(size) % 3 for size in (23, 7, 9)]
-    return CountData("numbered", train, test, 30, labels[0], labels[2], val=val, val_labels=labels[1])
+    return CountData(
+        "numbered", train, test, 30, labels[0], labels[2], val=val, val_labels=labels[1]
+    )

@@ -1,4 +1,4 @@
-"""What a step does on an accelerator, watched on the fake one of `benchmarks.devices`."""
+"""A recorder of the operations of a step on the fake accelerator of `benchmarks.devices`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from benchmarks.devices import COPIES
 
 
 class Watch(TorchDispatchMode):
-    """Notes what kernels are called with and return; `refuses` copies between host and device that are waited for.
+    """Records the arguments and results of kernels.
 
-    Anything else that would wait (a value, a selection by a mask) fails on fake tensors by itself.
+    With `refuses`, blocking copies between host and device fail. Other operations that would wait,
+    such as reading a value or selecting by a mask, fail on fake tensors by themselves.
     """
 
     def __init__(self, refuses: bool = True) -> None:
@@ -35,8 +36,9 @@ class Watch(TorchDispatchMode):
 
     @property
     def kernels(self) -> Counter[str]:
+        """Number of calls of every kernel."""
         return Counter(name for name, _, _ in self.calls)
 
     def dtypes(self, name: str) -> Counter[torch.dtype]:
-        """What kernels of that name returned first."""
-        return Counter(tree_leaves(out)[0].dtype for called, _, out in self.calls if called == name)
+        """Return the dtypes of the first results of a kernel."""
+        return Counter(tree_leaves(out)[0].dtype for kernel, _, out in self.calls if kernel == name)

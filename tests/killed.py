@@ -1,4 +1,4 @@
-"""Runs that are killed once they have saved, and go on: what comes out must be what comes out of one piece."""
+"""Runs that are killed after a checkpoint and resumed must equal uninterrupted runs."""
 
 from __future__ import annotations
 
@@ -16,53 +16,68 @@ from tests import processes
 from tests.soak.result import timeless
 
 
-def killed_and_continued(run: Callable[..., Any], settings: Sequence[object], directory: Path) -> Path:
-    """Train whole, and killed and continued, and compare.
+def killed_and_continued(
+    run: Callable[..., Any], settings: Sequence[object], directory: Path
+) -> Path:
+    """Train a run without interruption, and one that is killed and resumed, and compare them.
 
     Args:
         run: the fixture.
         settings: of `train.py`, without run_id.
-        directory: where the two runs will be, under `whole` and `cut`.
+        directory: parent of the two runs, `whole` and `cut`.
 
     Returns:
-        The undisturbed run's directory.
+        The uninterrupted run's directory.
     """
-    whole = run("train", *settings, "run_id=whole")
-    assert whole.code == 0, whole.err
+    uninterrupted = run("train", *settings, "run_id=whole")
+    assert uninterrupted.code == 0, uninterrupted.err
     kill([*settings, "run_id=cut"], directory / "cut")
-    again = run("train", *settings, "run_id=cut")
-    assert again.code == 0, again.err
+    resumed = run("train", *settings, "run_id=cut")
+    assert resumed.code == 0, resumed.err
     assert_same(directory / "cut", directory / "whole")
     return directory / "whole"
 
 
 def assert_same(cut: Path, whole: Path, ended_at: int | None = None) -> None:
-    """Both runs came out the same, or what did not.
+    """Assert that both runs have the same results.
 
     Args:
         cut: the run in parts.
         whole: the run in one piece.
-        ended_at: step at which the run in parts had ended before; what it was validated and tested with there, the
-            other run does not have.
+        ended_at: step at which the run in parts had ended before. Only that run has validation and
+            test scores at this step.
     """
-    one, two = outcome(cut), outcome(whole)
-    for row in one["metrics"]:
+    cut_outcome = outcome(cut)
+    whole_outcome = outcome(whole)
+    for row in cut_outcome["metrics"]:
         if row["step"] == str(ended_at):
             for name in [name for name in row if name.startswith(("val/", "test/"))]:
                 del row[name]
-    different = [name for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
+    different = [
+        name
+        for name in sorted(cut_outcome.keys() | whole_outcome.keys())
+        if cut_outcome.get(name) != whole_outcome.get(name)
+    ]
     if "metrics" in different:
-        different += [pair for pair in zip(one["metrics"], two["metrics"], strict=False) if pair[0] != pair[1]]
+        different += [
+            pair
+            for pair in zip(cut_outcome["metrics"], whole_outcome["metrics"], strict=False)
+            if pair[0] != pair[1]
+        ]
     assert not different, different
 
 
 def kill(settings: Sequence[object], directory: Path, seconds: float = 120) -> None:
-    """Start or continue a run in a process of its own, and kill it at its next checkpoint; it may end before."""
-    last = directory / "checkpoints/last.ckpt"
-    before = last.stat().st_mtime_ns if last.exists() else None
-    process, deadline = processes.Process("train", settings), time.monotonic() + seconds
+    """Start or continue a run in a separate process, and kill it at its next checkpoint.
+
+    The run may end before.
+    """
+    checkpoint = directory / "checkpoints/last.ckpt"
+    previous_time = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+    process = processes.Process("train", settings)
+    deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
-        if last.exists() and last.stat().st_mtime_ns != before:
+        if checkpoint.exists() and checkpoint.stat().st_mtime_ns != previous_time:
             break
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -70,7 +85,8 @@ def kill(settings: Sequence[object], directory: Path, seconds: float = 120) -> N
 
 
 def outcome(directory: Path) -> dict[str, Any]:
-    """Weights, averages and buffers, the exported model, the closing samples, and metrics.csv without the clock."""
+    """Return the weights, averages, buffers, exported model, final samples, and metrics without
+    timings."""
     checkpoint = torch.load(directory / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     files = ("model/model.safetensors", "samples/final.npz")
     return {

@@ -1,4 +1,4 @@
-"""The programs in processes of their own, as a user starts them."""
+"""The programs in separate processes, as a user starts them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-SECONDS = 600  # after which a program is killed
+SECONDS = 600  # time limit of a program
 
 
 class Process(subprocess.Popen):
-    """`python <program>.py <arguments>`, or `python -c <code>`, whose output is kept until it has ended."""
+    """`python <program>.py <arguments>` or `python -c <code>`, with captured output."""
 
-    def __init__(self, program: str, arguments: Sequence[object], cwd: Path = ROOT, **environment: str) -> None:
-        words = [*_start(program), *map(str, arguments)]
+    def __init__(
+        self, program: str, arguments: Sequence[object], cwd: Path = ROOT, **environment: str
+    ) -> None:
+        command = [*_start(program), *map(str, arguments)]
         self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
         super().__init__(
-            [sys.executable, *words],
+            [sys.executable, *command],
             cwd=cwd,
             env={**os.environ, **ENVIRONMENT, **environment},
             stdin=subprocess.DEVNULL,
@@ -31,7 +33,7 @@ class Process(subprocess.Popen):
         )
 
     def outcome(self) -> subprocess.CompletedProcess[str]:
-        """Wait for the end; the exit code and what was printed."""
+        """Wait for the end and return the exit code and the output."""
         try:
             code = self.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -44,14 +46,24 @@ class Process(subprocess.Popen):
         return subprocess.CompletedProcess(self.args, code, *texts)
 
 
-def run(program: str, *arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *arguments: object, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     return Process(program, arguments, cwd, **environment).outcome()
 
 
-def run_distributed(program: str, *arguments: object, processes: int = 2) -> subprocess.CompletedProcess[str]:
+def run_distributed(
+    program: str, *arguments: object, processes: int = 2
+) -> subprocess.CompletedProcess[str]:
     """Run a program in several processes, with `torchrun`."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
     return subprocess.run(
         [*command, *_start(program), *map(str, arguments)],
         cwd=ROOT,
@@ -63,7 +75,7 @@ def run_distributed(program: str, *arguments: object, processes: int = 2) -> sub
 
 
 def _start(program: str) -> list[str]:
-    """The words that name a program: `train`, `-c`, or a module of the tests, as a path."""
+    """Return the arguments that start a program: `train`, `-c`, or a path of a test module."""
     if program == "-c":
         return ["-c"]
     return ["-m", program.replace("/", ".")] if "/" in program else [str(ROOT / f"{program}.py")]

@@ -38,7 +38,7 @@ def test_a_frozen_description_cannot_be_changed(change: Any) -> None:
     assert frozen == DESCRIPTION
 
 
-def test_a_frozen_description_is_plain_data_otherwise() -> None:
+def test_a_frozen_description_otherwise_behaves_like_plain_data() -> None:
     frozen = freeze(DESCRIPTION)
     assert json.loads(json.dumps(frozen)) == DESCRIPTION
     assert pickle.loads(pickle.dumps(frozen)) == DESCRIPTION

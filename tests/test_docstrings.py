@@ -1,4 +1,4 @@
-"""The examples in docstrings run and give what they show."""
+"""The examples in docstrings run and produce the output they show."""
 
 from __future__ import annotations
 

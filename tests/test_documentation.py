@@ -1,4 +1,7 @@
-"""The code in the documentation runs; its table of settings is up to date (`python -m tests.test_documentation`)."""
+"""The code in the documentation runs, and its table of settings is up to date.
+
+`python -m tests.test_documentation` updates the table.
+"""
 
 import re
 import shlex
@@ -14,39 +17,55 @@ from blackout.config.settings import TYPE_NAMES
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 HOWTO = DOCS / "howto"
-APART = {HOWTO / "extending.md", HOWTO / "own_project.md", *(DOCS / "tutorials").glob("*.md")}
-"""Pages whose code runs in tests of its own: `tests/cli/test_extending.py`, `tests/test_tutorials.py`."""
+# pages whose code runs in other tests: `tests/cli/test_extending.py`, `tests/test_tutorials.py`
+TESTED_ELSEWHERE = {
+    HOWTO / "extending.md",
+    HOWTO / "own_project.md",
+    *(DOCS / "tutorials").glob("*.md"),
+}
 CODE = [
     (page.relative_to(DOCS).as_posix(), code)
     for page in sorted(DOCS.rglob("*.md"))
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    if page not in APART
+    if page not in TESTED_ELSEWHERE
 ]
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TABLE = re.compile(
-    r"(?<=<!-- settings: made by `python -m tests\.test_documentation` -->\n)(.*?)(?=<!-- end of)", re.DOTALL
+    r"(?<=<!-- settings: made by `python -m tests\.test_documentation` -->\n)(.*?)(?=<!-- end of)",
+    re.DOTALL,
 )
 
 
-def markdown(defaults):
-    """The table of settings with these defaults."""
+def settings_table(defaults):
+    """Return the table of settings with these defaults."""
     lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
-    parts = {name for name in CHANGEABLE_SETTINGS | FIXED_SETTINGS if "." in name and name.split(".")[0] in defaults}
+    parts = {
+        name
+        for name in CHANGEABLE_SETTINGS | FIXED_SETTINGS
+        if "." in name and name.split(".")[0] in defaults
+    }
     for name in sorted(parts | defaults.keys()):
         free = "a group" if isinstance(defaults.get(name), dict) else "any value"
-        marks = ["yes" if mark else "no" for mark in (name not in UNRELATED_SETTINGS, name in CHANGEABLE_SETTINGS)]
-        lines.append(f"| `{name}` | {TYPE_NAMES.get(type(defaults.get(name)), free)} | {marks[0]} | {marks[1]} |")
+        marks = [
+            "yes" if mark else "no"
+            for mark in (name not in UNRELATED_SETTINGS, name in CHANGEABLE_SETTINGS)
+        ]
+        kind = TYPE_NAMES.get(type(defaults.get(name)), free)
+        lines.append(f"| `{name}` | {kind} | {marks[0]} | {marks[1]} |")
     return "\n".join(lines)
 
 
-def with_settings(page):
+def update_settings_table(page):
+    """Return a page with the current table of settings."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         defaults = OmegaConf.to_container(compose("train"), resolve=False)
-    return TABLE.sub(lambda _: f"{markdown(defaults)}\n", page)
+    return TABLE.sub(lambda _: f"{settings_table(defaults)}\n", page)
 
 
-@pytest.mark.parametrize("page, code", CODE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(CODE)])
-def test_examples_run(page, code, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "page, code", CODE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(CODE)]
+)
+def test_code_examples_run(page, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {})
     assert capsys.readouterr().out.strip()
@@ -54,66 +73,97 @@ def test_examples_run(page, code, tmp_path, monkeypatch, capsys):
 
 def test_the_table_of_settings_is_up_to_date():
     page = (DOCS / "reference" / "settings.md").read_text()
-    assert "| `trainer` |" in page and with_settings(page) == page
+    assert "| `trainer` |" in page and update_settings_table(page) == page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_links_that_are_named_exist(page):
+def test_named_files_and_links_exist(page):
     text = page.read_text()
-    named = [ROOT / name for name in re.findall(r"`((?:blackout|tests|conf|benchmarks|examples|docs)/[\w/.]*)`", text)]
-    linked = [page.parent / name for name in re.findall(r"\]\(([\w/.]+)\)", text)]
-    assert [path for path in [*named, *linked] if not path.exists()] == []
+    paths = [
+        ROOT / name
+        for name in re.findall(
+            r"`((?:blackout|tests|conf|benchmarks|examples|docs)/[\w/.]*)`", text
+        )
+    ]
+    links = [page.parent / name for name in re.findall(r"\]\(([\w/.]+)\)", text)]
+    assert [path for path in [*paths, *links] if not path.exists()] == []
 
 
-def test_the_laws_that_limits_name_are_there():
-    """Claims in quotation marks are in both folders `verification`, tests by name in tests/verification."""
+def test_claims_on_the_page_of_limits_exist():
+    """Quoted claims are in a folder `verification`, named tests in tests/verification."""
     page = (DOCS / "explanation" / "limits.md").read_text()
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "verification").glob("*.py"))
-    laws = tests + "".join(path.read_text() for path in (ROOT / "blackout" / "verification").glob("*.py"))
-    claims, named = re.findall(r'"([^"\n]+)"', page), re.findall(r"`(test_\w+)`", page)
-    assert len(claims) > 20 and [claim for claim in claims if claim not in laws] == []
-    assert len(named) >= 2 and [name for name in named if f"def {name}(" not in tests] == []
+    sources = tests + "".join(
+        path.read_text() for path in (ROOT / "blackout" / "verification").glob("*.py")
+    )
+    claims = re.findall(r'"([^"\n]+)"', page)
+    test_names = re.findall(r"`(test_\w+)`", page)
+    assert len(claims) > 20 and [claim for claim in claims if claim not in sources] == []
+    assert (
+        len(test_names) >= 2 and [name for name in test_names if f"def {name}(" not in tests] == []
+    )
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.name)
-def test_a_how_to_is_short_and_no_laboratory_log(page):
-    """No dates, machines and seconds."""
+def test_how_to_pages_are_short_without_dates_machines_and_timings(page):
+    """At most 600 words and 25 rows of tables."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     assert len(text.split()) <= 600 and len(re.findall(r"^\|", text, re.MULTILINE)) <= 25
     assert re.findall(r"20\d\d-\d\d-\d\d|CPU s\b|\bEPYC\b|\bXeon\b", text) == []
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in APART], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in TESTED_ELSEWHERE], ids=lambda page: page.name
+)
 def test_settings_in_commands_exist(page):
-    """Every `python train.py ...` and `python sample.py ...` of a bash block composes."""
-    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)).replace("\\\n", " ")
+    """Every `python train.py` and `python sample.py` in a bash block composes."""
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)).replace(
+        "\\\n", " "
+    )
     commands = [shlex.split(line, comments=True) for line in blocks.splitlines()]
-    for _, program, *given in (words for words in commands if words[:1] == ["python"] and words[1].endswith(".py")):
-        if program in ("train.py", "sample.py") and "-m" not in given and "$" not in "".join(given):
+    for _, program, *arguments in (
+        words for words in commands if words[:1] == ["python"] and words[1].endswith(".py")
+    ):
+        if (
+            program in ("train.py", "sample.py")
+            and "-m" not in arguments
+            and "$" not in "".join(arguments)
+        ):
             with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-                compose(program[:-3], [re.sub("<[^>]*>", "run", word) for word in given if word[0] != "-"])
+                compose(
+                    program[:-3],
+                    [re.sub("<[^>]*>", "run", word) for word in arguments if word[0] != "-"],
+                )
 
 
 if __name__ == "__main__":
     page = DOCS / "reference" / "settings.md"
-    page.write_text(with_settings(page.read_text()))
+    page.write_text(update_settings_table(page.read_text()))
 
 
-def test_whatever_is_cited_is_among_the_references():
+def test_citations_and_references_agree():
     name = r"[A-Z][A-Za-z-]+(?: [A-Z][a-z]+)?(?: and [A-Z][a-z]+)? (?:19|20)\d\d"
     key = re.compile(rf"[\[;] ?(?:after |cf\. )?({name})(?=[,;\]])")
-    listed = set(re.findall(r"^- \*\*(.+?)\.\*\*", (DOCS / "reference" / "references.md").read_text(), re.MULTILINE))
-    code = [path for room in ("blackout", "benchmarks") for path in (ROOT / room).rglob("*.py")]
-    cited = {one for path in code for one in key.findall(path.read_text())}
+    listed = set(
+        re.findall(
+            r"^- \*\*(.+?)\.\*\*", (DOCS / "reference" / "references.md").read_text(), re.MULTILINE
+        )
+    )
+    code = [path for folder in ("blackout", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    cited = {citation for path in code for citation in key.findall(path.read_text())}
     # "Bayer and Diaconis 1992" cites [Bayer 1992], unless it is listed under both names
-    cited = {one if one in listed else re.sub(r" and [A-Z][a-z]+(?= )", "", one) for one in cited}
-    # "References: Santos et al. 2023, eq. 12; Anderson and Mattingly 2011." cites [Santos 2023] and [Anderson 2011]
+    cited = {
+        citation if citation in listed else re.sub(r" and [A-Z][a-z]+(?= )", "", citation)
+        for citation in cited
+    }
+    # "References: Santos et al. 2023, eq. 12; Anderson and Mattingly 2011." cites [Santos 2023] and
+    # [Anderson 2011]
     author = re.compile(r"([A-Z][A-Za-z-]+)(?: et al\.| and [A-Z][A-Za-z-]+)? ((?:19|20)\d\d)")
     for path in code:
         for block in re.findall(r"References: (.*?)(?:\n\n|\"\"\")", path.read_text(), re.DOTALL):
             text = " ".join(block.split())
-            cited |= {" ".join(found) for found in author.findall(text)} & listed
+            cited |= {" ".join(match) for match in author.findall(text)} & listed
             # "Barabasi and Albert 1999" and "Del Moral et al. 2006" are listed under these names
             cited |= set(re.findall(name, text.replace(" et al.", ""))) & listed
     assert len(cited) > 80 and sorted(cited - listed) == [] and sorted(listed - cited) == []

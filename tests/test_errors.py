@@ -47,13 +47,18 @@ LAUNCHED = (
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_", "JSM_")) or name.endswith(("RANK", "WORLD_SIZE")):
+        if name.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_", "JSM_")) or name.endswith(
+            ("RANK", "WORLD_SIZE")
+        ):
             monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(("variables", "word"), LEFTOVERS)
 def test_leftover_variables_of_a_launcher_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variables: dict[str, str], word: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+    word: str,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -1,3 +1,5 @@
+"""Atomic writing of files, JSON without infinities, and errors that name the file."""
+
 from __future__ import annotations
 
 import errno
@@ -24,7 +26,7 @@ from blackout.safe_reading import file_error
 
 
 @pytest.mark.parametrize("durably", [False, True])
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, durably: bool) -> None:
+def test_files_are_written_completely_or_not_at_all(tmp_path: Path, durably: bool) -> None:
     path = tmp_path / "new" / "file.txt"
     with replacing(path, durably) as part:
         part.write_text("one")
@@ -40,12 +42,12 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, durably: bool) -> No
     assert path.read_text() == "one" and list(path.parent.iterdir()) == [path]
 
 
-def test_writers_of_a_shared_file_do_not_meet(tmp_path: Path) -> None:
+def test_writers_of_the_same_file_do_not_interfere(tmp_path: Path) -> None:
     path = tmp_path / "cache.npz"
-    with replacing(path, durably=True) as one, replacing(path, durably=True) as other:
-        assert one != other and one.suffix == other.suffix == ".npz"
-        one.write_text("one")
-        other.write_text("other")
+    with replacing(path, durably=True) as first, replacing(path, durably=True) as second:
+        assert first != second and first.suffix == second.suffix == ".npz"
+        first.write_text("one")
+        second.write_text("other")
     assert path.read_text() == "one"
 
 
@@ -54,21 +56,24 @@ def test_json_has_no_infinity(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": [1.5, None], "b": [None, "text"]}
 
 
-def test_a_disk_that_refuses_tensors_is_an_error_of_the_disk(tmp_path: Path) -> None:
+def test_failed_writes_of_tensors_raise_os_errors(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError) as error:
         save_tensors({"x": torch.zeros(2)}, tmp_path / "folder")
-    assert caught.value.errno == errno.EISDIR
+    assert error.value.errno == errno.EISDIR
     save_tensors({"x": torch.arange(3)}, tmp_path / "file", {"accuracy": "1"})
     assert load_file(tmp_path / "file")["x"].tolist() == [0, 1, 2]
 
 
-def test_a_file_is_named_and_not_its_descriptor() -> None:
+def test_errors_name_the_file_and_not_its_descriptor() -> None:
     cause = ValueError("cannot identify image file <_io.BufferedReader name=3>")
-    assert str(file_error(Path("a/b.png"), "no image", cause)) == "a/b.png: no image (cannot identify image file b.png)"
+    assert (
+        str(file_error(Path("a/b.png"), "no image", cause))
+        == "a/b.png: no image (cannot identify image file b.png)"
+    )
 
 
-def test_tensors_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
+def test_tensor_files_have_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     save_tensors({"x": torch.zeros(2)}, tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "a").stat().st_mode
@@ -121,7 +126,9 @@ def umask() -> int:
     return mask
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o666, 0o755)])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755), (0o666, 0o755)]
+)
 def test_a_folder_made_of_a_file_is_as_private(tmp_path: Path, mode: int, expected: int) -> None:
     source, folder = tmp_path / "a", tmp_path / "b"
     source.touch()
@@ -137,7 +144,10 @@ def test_a_full_disk_is_named_by_the_file_and_what_to_do(tmp_path: Path, writing
     path = tmp_path / "file.txt"
     with pytest.raises(OSError) as raised, writing(path):
         raise OSError(errno.ENOSPC, "No space left on device")  # as of an open file
-    assert summary(raised.value) == f"{path}: No space left on device; remove files, or choose a folder on another disk"
+    assert (
+        summary(raised.value)
+        == f"{path}: No space left on device; remove files, or choose a folder on another disk"
+    )
 
     def write_into_a_folder() -> None:
         with writing(path) as part:
@@ -152,7 +162,9 @@ def test_a_full_disk_is_named_by_the_file_and_what_to_do(tmp_path: Path, writing
     assert summary(named.value) == f"{path}: Is a directory"
 
 
-def test_a_folder_comes_back_if_a_signal_stops_its_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_comes_back_if_a_signal_stops_its_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, moves = tmp_path / "folder", []
     folder.mkdir()
     (folder / "old").touch()
@@ -167,4 +179,6 @@ def test_a_folder_comes_back_if_a_signal_stops_its_replacement(tmp_path: Path, m
     monkeypatch.setattr(os, "replace", stopped)
     with pytest.raises(KeyboardInterrupt), replacing_folder(folder) as part:
         (part / "new").touch()
-    assert [path.name for path in folder.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [folder]
+    assert [path.name for path in folder.iterdir()] == ["old"] and list(tmp_path.iterdir()) == [
+        folder
+    ]

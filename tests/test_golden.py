@@ -1,22 +1,26 @@
-"""What the default recipes compute is what is stored; `python -m tests.golden --renew` stores it anew."""
+"""Default recipes compute the stored values; `python -m tests.golden --renew` updates them."""
 
 import pytest
 
 from tests import golden, processes
 
-FAMILIES = [name if name == "blackout" else pytest.param(name, marks=pytest.mark.deep) for name in golden.RECIPES]
+FAMILIES = [
+    name if name == "blackout" else pytest.param(name, marks=pytest.mark.deep)
+    for name in golden.RECIPES
+]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("steps", [8, pytest.param(50, marks=pytest.mark.deep)])
-def test_first_steps_are_the_stored_ones(family, steps):
-    done = processes.run("tests/golden", family, "--first", steps)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_first_steps_equal_the_stored_values(family, steps):
+    process = processes.run("tests/golden", family, "--first", steps)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_a_change_is_told():
+def test_changed_values_are_described():
     stored = {"losses": [1.0, -2.0], "gradient norms": [3.0]}
     assert golden.differences(stored, {"losses": [1.000001, -2.0], "gradient norms": [3.0]}) == []
     assert golden.differences(stored, {"losses": [1.0, -2.0001], "gradient norms": [3.1]}) == [
-        "losses: -2 of step 2 is now -2.0001", "gradient norms: 3 of step 1 is now 3.1",
-    ]  # fmt: skip
+        "losses: -2 of step 2 is now -2.0001",
+        "gradient norms: 3 of step 1 is now 3.1",
+    ]

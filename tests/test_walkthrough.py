@@ -91,9 +91,7 @@ def run_command(
     return result
 
 
-def train(
-    folder: Path, *overrides: object, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def train(folder: Path, *overrides: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `python train.py` in a folder, where it writes its runs."""
     return run_command(folder, sys.executable, ROOT / "train.py", *overrides, **environment)
 

@@ -54,7 +54,7 @@ def measure_first_run(setup: Setup, report: Report) -> None:
         seconds = _run("sample", sampling_arguments(setup, out, scored=scored))
         values: dict[str, Any] = {}
         if scored:
-            values = json.loads((out / "metrics.json").read_text())["values"]
+            values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))["values"]
         numbers = [value for value in values.values() if isinstance(value, int | float)]
         note = NOTE if scored else f"{NOTE}; no scores: {INCEPTION_FILE} is not at hand"
         passed = (out / "samples.npz").exists() and all(map(math.isfinite, numbers))

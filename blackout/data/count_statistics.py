@@ -117,7 +117,7 @@ def covariance_excess(counts: Tensor | DiskCounts, sums: Sums | None = None) -> 
         counts: integers [N, *shape].
         sums: of these counts, if they are available.
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
     num_samples = len(counts)
     element_sums = (sums or compute_sums(counts)).element.double().flatten()

@@ -52,7 +52,7 @@ class ThinAndBridge:
     With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of
     the step back.
 
-    References: this project; checked in tests/verification/test_loop_laws.py.
+    References: this project; checked in tests/verification/test_sampling_loop.py.
 
     Args:
         back: how far to go back, as a share of the kernel's step in logit survival.

@@ -164,7 +164,7 @@ def mean_image(counts: Tensor | DiskCounts, sums: Sums | None = None) -> Tensor:
         counts: integers [N, *shape].
         sums: of the counts, if they are known.
 
-    References: this project; checked in tests/diffusion/test_class_starts.py.
+    References: this project; checked in tests/diffusion/test_class_means.py.
     """
     sums = sums or compute_sums(counts)
     return ((sums.element + 1).double() / (len(counts) + 1)).float()
@@ -232,7 +232,7 @@ def class_log_ratios(facts: Plain, tensors: Mapping[str, Tensor]) -> Tensor | No
     Returns:
         float32 [num_classes + 1, *shape]; None without covariates or without means of classes.
 
-    References: this project; checked in tests/diffusion/test_class_starts.py.
+    References: this project; checked in tests/diffusion/test_class_means.py.
     """
     if "covariates" not in facts or "class_mean" not in tensors:
         return None
@@ -265,7 +265,7 @@ def shrink_class_means(means: Tensor, sizes: Tensor, concentration: Tensor) -> T
         float32 [K, D].
 
     References: Stephens 2017; for means of counts: this project, checked in
-        tests/diffusion/test_class_starts.py.
+        tests/diffusion/test_class_means.py.
     """
     log_mean = torch.log(means.double())
     num_samples = sizes.double().clamp(min=MIN_CLASS_SIZE)[:, None]

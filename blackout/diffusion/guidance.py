@@ -15,7 +15,7 @@ distributions of different times do not belong to one process,
 where L is the guided generator, and V >= 0 for g > 1.
 
 References: Ho and Salimans 2022; Nisonoff et al. 2024, eq. 2; of V this project, checked in
-    tests/verification/test_particle_laws.py.
+    tests/verification/test_particles.py.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def start_mean(
 
     It is the guided prediction of the missing count at late times, where X_t tells nothing.
 
-    References: this project; checked in tests/diffusion/test_class_starts.py.
+    References: this project; checked in tests/diffusion/test_class_means.py.
 
     Args:
         mean: mu = E[X_0], positive, [*shape].

@@ -7,7 +7,7 @@ steps are taken. Weights close the gap: the model's probability of the known pat
 all elements, by which a particle loop resamples (`blackout.diffusion.particles`).
 
 References: Lugmayr et al. 2022, Algorithm 1; the distances are this project's, checked in
-    tests/verification/test_particle_laws.py.
+    tests/verification/test_particles.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Estimates over a data set are in `blackout.diffusion.likelihood_estimates`.
 
 References: Santos et al. 2023, eqs. 64, 70 and 72, up to constants and with other weights (see
     `losses`); Campbell et al. 2022, Proposition 2; as bounds this project, checked in
-    tests/verification/test_likelihood_laws.py and tests/verification/test_end_laws.py.
+    tests/verification/test_likelihood_bounds.py and tests/verification/test_time_grid_ends.py.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def likelihood_bound(
     X_t) at the earliest time. For pure death of counts beyond 255 the cost of the ends is added
     (`end_bound`); up to 255 that is left to the caller.
 
-    References: this project; checked in tests/verification/test_process_laws.py.
+    References: this project; checked in tests/verification/test_bounds_and_losses.py.
 
     Args:
         denoiser: (xt, t [B]) -> prediction.
@@ -204,7 +204,7 @@ def bound_range(process: Process) -> tuple[float, float]:
     On the plateau all times contribute alike. Pure death of counts beyond 255 reaches further out
     by log(max_count / 255), and has a plateau of log(max_count) to either side.
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
     extension = widening(process.max_count) if isinstance(process, PureDeath) else 0.0
     plateau = math.log(process.max_count) if extension > 0 else 0.0
@@ -236,7 +236,7 @@ def propose_logits(v: Tensor, last: float, limit: float, plateau: float) -> tupl
 
     because an element whose counts go up to M changes at every logit between -log M and log M.
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
 
     Args:
         v: float64 [B] in (0, 1).
@@ -308,7 +308,7 @@ def end_bound(
 
     KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
 
     Args:
         denoiser: (xt, t) -> prediction, which is evaluated once, at the earliest time.
@@ -337,7 +337,7 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
     otherwise. Counts beyond 4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 -
     q) - q, about q^2 / 2, which is never more than 2.6 times as much (by enumeration).
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
 
     Args:
         process: pure death.
@@ -410,7 +410,7 @@ def births_constant(max_count: int, s: float, t: float) -> Tensor:
     It equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
 
     References: Santos et al. 2023, eq. 69, of which eq. 70 leaves this out; checked in
-        tests/verification/test_likelihood_laws.py.
+        tests/verification/test_likelihood_bounds.py.
 
     Returns:
         float64 [max_count + 1], over N.

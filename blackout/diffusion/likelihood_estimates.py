@@ -75,7 +75,7 @@ class Estimate:
     def from_nats(nats: Tensor, shape: tuple[int, ...], place: Tensor | None = None) -> Estimate:
         """Return the estimate from one value per image, in nats.
 
-        References: this project; checked in tests/verification/test_likelihood_laws.py.
+        References: this project; checked in tests/verification/test_likelihood_bounds.py.
 
         Args:
             nats: of every image, [n].

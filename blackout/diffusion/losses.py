@@ -10,7 +10,7 @@ Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
 The published weights are the likelihood's times 1 - q_t: appendix F divides by the sampling density
 of the times twice. They favour global structure and gave the published FID. The likelihood's make
 the loss a bound on -log p, up to a constant (checked in
-tests/verification/test_likelihood_laws.py).
+tests/verification/test_likelihood_bounds.py).
 
 In reverse time, counts grow by e-folds of q, and a share that is missing from one of them is
 missing in the end. The likelihood weighs an e-fold with its number of births, so that the first
@@ -354,7 +354,7 @@ class BirthDeathLoss(_WeightedLoss):
     It is the Poisson losses y - N log y of missing units and of immigrants, times their known
     factors, q and 1 over 1 - q.
 
-    References: this project; checked in tests/verification/test_process_laws.py.
+    References: this project; checked in tests/verification/test_bounds_and_losses.py.
 
     Args:
         weighting: "paper" or "likelihood".

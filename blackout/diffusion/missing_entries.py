@@ -16,7 +16,7 @@ NEVER_MEAN = 1e-30  # E[X_0] of an element that never has a unit; its logarithm 
 def fill_missing_with_mean(xt: Tensor, t: Tensor, observed: Tensor, mean: Tensor) -> Tensor:
     """Return X_t where observed, and elsewhere its mean e^-t E[X_0], which carries no information.
 
-    References: this project; checked in tests/diffusion/test_missing.py.
+    References: this project; checked in tests/diffusion/test_missing_entries.py.
 
     Args:
         xt: counts [B, *shape].
@@ -38,7 +38,7 @@ def mask_missing_entries(
     Where X_0 is missing, and stored as 0, no units are predicted to be missing from X_t, so that
     every term of the bounds is 0 there.
 
-    References: this project; checked in tests/diffusion/test_missing.py.
+    References: this project; checked in tests/diffusion/test_missing_entries.py.
 
     Args:
         observed: bool [B, *shape]; None if no entry is missing.

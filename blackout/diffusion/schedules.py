@@ -23,7 +23,7 @@ and from the norm ||c|| (`blackout.data.count_statistics`). The first time after
 largest count, because the last step makes all births that are left at once.
 
 References: Santos et al. 2023, eqs. 56 to 60, for the logit and the paper's grid; the ends by the
-    data are this project's, checked in tests/verification/test_end_laws.py.
+    data are this project's, checked in tests/verification/test_time_grid_ends.py.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def widening(max_count: int) -> float:
 
     log(max_count / 255), and 0 up to 255.
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
     return max(0.0, math.log(max_count / 255))
 
@@ -142,7 +142,7 @@ def widening(max_count: int) -> float:
 class DataEnds:
     """First and final time of a grid, by statistics of the data.
 
-    References: this project; checked in tests/verification/test_end_laws.py.
+    References: this project; checked in tests/verification/test_time_grid_ends.py.
 
     Args:
         total_dispersion: D.

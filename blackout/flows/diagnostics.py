@@ -327,7 +327,7 @@ def describe_time_step_error(
     proportional to the length of a step. Where exact values are unknown, exact simulation of the
     same rates takes their place.
 
-    References: this project; the order is checked in tests/verification/test_flow_laws.py, the
+    References: this project; the order is checked in tests/verification/test_flow_claims.py, the
     sentence in tests/flows/test_training.py.
 
     Args:

@@ -192,7 +192,7 @@ def integrated_residual(
 ) -> Tensor:
     """Return the integral of xi over [start, end], float64 [B], while x and G stay the same.
 
-    References: this project; checked in tests/verification/test_flow_laws.py.
+    References: this project; checked in tests/verification/test_flow_claims.py.
 
     Args:
         dlogp_dt: f, [B].
@@ -211,7 +211,7 @@ def integrated_residual(
 def integrate_exponential(exponent: Tensor, start: Tensor, length: Tensor) -> Tensor:
     """Return the integral of e^(exponent s) over s in [start, start + length]; shapes broadcast.
 
-    References: this project; checked in tests/verification/test_flow_laws.py.
+    References: this project; checked in tests/verification/test_flow_claims.py.
     """
     nonzero = torch.where(exponent == 0, 1.0, exponent)
     integral = (start * nonzero).exp() * torch.expm1(length * nonzero) / nonzero

@@ -307,7 +307,7 @@ class Events(Simulation):
     for any network and any number of steps.
 
     References: Gillespie 1977; the weights are this project's, checked in
-    tests/verification/test_flow_laws.py.
+    tests/verification/test_flow_claims.py.
     """
 
     def step(
@@ -340,7 +340,7 @@ class _TimeStepping(Simulation):
     The weights are not unbiased: log Z is off by a term that is proportional to the length of a
     step, and of second order only for rates under which all chains have one weight.
 
-    References: this project; checked in tests/verification/test_flow_laws.py.
+    References: this project; checked in tests/verification/test_flow_claims.py.
     """
 
     def step(
@@ -354,7 +354,7 @@ class _TimeStepping(Simulation):
     ) -> StepResult:
         """Move states [B, d]; the gain of the log-weights is (end - start) (xi_start + xi_end) / 2.
 
-        References: this project; checked in tests/verification/test_flow_laws.py.
+        References: this project; checked in tests/verification/test_flow_claims.py.
         """
         has_net_rates = states.net_rates is not None
         g = net_rates(states, start) if states.net_rates is None else states.net_rates
@@ -436,7 +436,7 @@ def run_reverse(
     The forward chain is that of `Events`. The reverse rates are [-G]_+ e^(l_t) at the middle of an
     interval. The bound is the last one of the paper's appendix D.1 with the missing [.]_+.
 
-    References: Ou et al. 2025, eqs. 42 and 43; checked in tests/verification/test_flow_laws.py.
+    References: Ou et al. 2025, eqs. 42 and 43; checked in tests/verification/test_flow_claims.py.
 
     Args:
         target: the distribution.

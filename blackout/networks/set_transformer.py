@@ -169,7 +169,7 @@ class Pointers:
         ValueError: a network without `prefix`.
 
     References: Vinyals et al. 2015; one pass is this project's, checked in
-    tests/permutations/test_shuffle.py.
+    tests/permutations/test_shuffle_diffusion.py.
     """
 
     def __init__(self, network: SetTransformer, features: Tensor, t: Tensor) -> None:

@@ -107,7 +107,7 @@ def _exact_kemeny(wins: np.ndarray) -> list[int]:
     number of orders with x before a member of S, summed over the members.
 
     References: Kemeny 1959; Held and Karp 1962; checked by enumeration in
-    tests/permutations/test_families.py.
+    tests/permutations/test_classical.py.
     """
     n = len(wins)
     items = np.arange(n)
@@ -143,7 +143,7 @@ def _improve_order(wins: np.ndarray, order: list[int]) -> list[int]:
         wins: see `_kemeny`.
         order: of n items.
 
-    References: this project; checked in tests/permutations/test_families.py.
+    References: this project; checked in tests/permutations/test_classical.py.
     """
     improved = True
     while improved:
@@ -212,7 +212,7 @@ class Mallows(PermutationDistribution):
 
         The distance is the sum of the digits.
 
-        References: this project; checked in tests/permutations/test_families.py.
+        References: this project; checked in tests/permutations/test_classical.py.
         """
         p = self.digit_log_probs.exp()
         value = torch.arange(self._n, device=p.device).double()
@@ -239,7 +239,7 @@ class Mallows(PermutationDistribution):
         Raises:
             ValueError: no orders.
 
-        References: this project; checked in tests/permutations/test_families.py.
+        References: this project; checked in tests/permutations/test_classical.py.
         """
         n = orders.shape[-1]
         centre = consensus(orders)
@@ -251,7 +251,7 @@ class Mallows(PermutationDistribution):
 def _log_phi(n: int, mean_distance: float) -> float:
     """Return log phi of the Mallows distribution of n items with an expected distance, in -50..50.
 
-    References: this project; checked in tests/permutations/test_families.py.
+    References: this project; checked in tests/permutations/test_classical.py.
     """
     values = np.arange(n, dtype=np.float64)
     low = -LOG_PHI_LIMIT
@@ -316,7 +316,7 @@ class Mixture:
         weights: float64 [K], with sum 1.
         components: K distributions on orders of the same items.
 
-    References: this project; checked in tests/permutations/test_families.py.
+    References: this project; checked in tests/permutations/test_classical.py.
     """
 
     weights: Tensor
@@ -423,7 +423,7 @@ class Mixture:
         Raises:
             ValueError: see `fit`; or no validation orders.
 
-        References: this project; checked in tests/permutations/test_families.py.
+        References: this project; checked in tests/permutations/test_classical.py.
         """
         validation, _ = _check_orders(validation, family, num_items)
         best = cls.fit(orders, family, 1, num_items)

@@ -134,7 +134,7 @@ def merge_duplicates(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]
     Returns:
         The same lists in another order, and their log-probabilities.
 
-    References: this project; checked in tests/permutations/test_shuffle.py.
+    References: this project; checked in tests/permutations/test_shuffle_diffusion.py.
     """
     n = states.shape[-1]
     # 1. sort by a hash; after it neighbours are compared entry by entry, so that collisions do no

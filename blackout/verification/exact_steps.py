@@ -63,7 +63,7 @@ def stochastic_births(missing: MissingCounts, r: float) -> Array:
     """Return Binomial(N, r) with N = E[N | X_t], rounded up or down at random without bias.
 
     References: Santos et al. 2023, eq. 12; the rounding is this project's, checked in
-        tests/verification/test_kernel_laws.py.
+        tests/verification/test_pure_death_kernels.py.
     """
     return sum(
         share[:, None]
@@ -150,7 +150,7 @@ def posterior_trapezoidal_step(toy: Toy, xt_pmf: Array, q_s: float, q_t: float) 
     Both stages are bridges. The missing count N of the second one has the distribution
     [2 P(N | X_rho) - P(N left | X_t)]_+, normalised.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
     """
 
     def second_births(stage: SecondStage) -> Iterator[Array]:
@@ -303,7 +303,7 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
     jump. Sums of Poisson jumps are computed by their Fourier transform.
 
     References: Gillespie 2001; Campbell et al. 2022, section 4.3; the transform is this project's,
-        checked in tests/verification/test_jump_kernel_laws.py.
+        checked in tests/verification/test_jump_kernels.py.
 
     Args:
         toy: data and process.
@@ -330,7 +330,7 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
     """Return the bridge from the means of missing units and immigrants, rounded without bias.
 
-    References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+    References: this project; checked in tests/verification/test_jump_kernels.py.
     """
     missing, immigrants = np.moveaxis(missing_and_immigrants(toy, t, mean), -1, 0)
     x = toy.states
@@ -353,7 +353,7 @@ def birth_death_bridge_pmf(
     Some missing units N are back at time s, some immigrants I have not come yet, and other units
     came and died between the data and X_t.
 
-    References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+    References: this project; checked in tests/verification/test_jump_kernels.py.
 
     Args:
         size: number of states.
@@ -382,7 +382,7 @@ def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
     These are the missing units and the immigrants: what an exact denoiser of immigration and death
     predicts.
 
-    References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+    References: this project; checked in tests/verification/test_jump_kernels.py.
     """
     o, m, k = np.ogrid[: toy.levels, : toy.size, : toy.levels]  # X_0, X_t and S
     survive = binomial_pmf(np.arange(toy.levels)[:, None], np.exp(-t), toy.levels - 1)
@@ -413,7 +413,7 @@ def finite_start(toy: JumpToy, t: float) -> Array:
 def pure_death_start(toy: Toy, q: float) -> Array:
     """Return where pure death starts, [states ** elements]: Poisson(q E[X_0]).
 
-    References: this project; checked in tests/verification/test_toy_tables.py.
+    References: this project; checked in tests/verification/test_kernel_bias.py.
     """
     births = poisson_pmf(toy.mean * q, toy.max_count)
     return joint_distribution(add_births(births, np.zeros(toy.pixels, int)))
@@ -424,7 +424,7 @@ def birth_death_start(toy: JumpToy, t: float, mean: float) -> Array:
 
     It is Poisson(q E[X_0] + mean (1 - q)) with the survival q at time t.
 
-    References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+    References: this project; checked in tests/verification/test_jump_kernels.py.
     """
     rates = np.exp(-t) * toy.mean - mean * np.expm1(-t)
     return joint_distribution(poisson_pmf(rates, toy.size - 1)[None])[0]

@@ -236,7 +236,7 @@ def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
         p: probability of a success, [..., 1] or a number.
         max_count: largest k.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
     """
     k = np.arange(max_count + 1)
     failures = np.clip(n - k, 0, None)
@@ -302,7 +302,7 @@ class JumpToy(Data):
         Returns:
             [states ** elements, elements, K]; 0 for states X_t that cannot occur.
 
-        References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+        References: this project; checked in tests/verification/test_jump_kernels.py.
         """
         sums = []
         for element in range(self.elements):
@@ -376,7 +376,7 @@ def birth_death_transitions(mean: float, size: int) -> Transitions:
 
     X_t given X_s is Binomial(X_s, e^(s - t)) + Poisson(mean (1 - e^(s - t))).
 
-    References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+    References: this project; checked in tests/verification/test_jump_kernels.py.
     """
     levels = np.arange(size)
 
@@ -399,7 +399,7 @@ def birth_death_generator(births: float, size: int) -> Array:
 
     Counts k rise at the rate `births` and fall at the rate k.
 
-    References: this project; checked in tests/verification/test_process_laws.py.
+    References: this project; checked in tests/verification/test_bounds_and_losses.py.
     """
     q = np.diag(np.full(size - 1, births), 1) + np.diag(np.arange(1.0, size), -1)
     return q - np.diag(q.sum(1))

@@ -1,4 +1,4 @@
-"""The procedures that permutations are timed against give the same results."""
+"""The procedures that permutations are compared with give the same results."""
 
 import torch
 
@@ -7,10 +7,10 @@ from blackout.permutations import all_permutations, compose
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
 from blackout.permutations.shuffles import Riffle
-from tests.permutations.enumeration import assert_draws
+from tests.permutations.sampling_checks import assert_samples_follow
 
 
-def test_codes():
+def test_codes_are_equal():
     perms = all_permutations(5)
     for name, code in (("lehmer", Lehmer), ("fisher_yates", FisherYates), ("insertion", Insertion)):
         digits = getattr(direct, f"{name}_encode")(perms)
@@ -18,9 +18,10 @@ def test_codes():
         assert torch.equal(getattr(direct, f"{name}_decode")(digits), perms)
 
 
-def test_log_probabilities_and_beams():
+def test_log_probabilities_and_beams_are_equal():
     torch.manual_seed(0)
-    scores, order = torch.randn(6, 7, 7), torch.rand(6, 7).argsort()
+    scores = torch.randn(6, 7, 7)
+    order = torch.rand(6, 7).argsort()
     general = GeneralizedPlackettLuce(scores).log_prob(order)
     assert torch.allclose(direct.generalized_log_prob(scores, order), general, atol=1e-5)
     plain = PlackettLuce(scores[:, 0]).log_prob(order)
@@ -30,22 +31,23 @@ def test_log_probabilities_and_beams():
     assert torch.equal(orders, same) and torch.allclose(totals, sums, atol=1e-5)
 
 
-def test_walks():
+def test_walks_have_the_right_distribution():
     torch.manual_seed(0)
     states, targets = direct.walk_with_targets(4, 30_000, [0, 1, 3])
     assert torch.equal(compose(states[1], targets[1]), states[0])
-    assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
+    assert_samples_follow(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
     states, back = direct.plain_walk(4, 30_000, [0, 1, 3])
     assert torch.equal(compose(states[1], back[1]), states[0])
-    assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
+    assert_samples_follow(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
 
 
-def test_plain_layers_give_the_same():
+def test_plain_layers_are_equal():
     torch.manual_seed(0)
-    scores, vector = torch.randn(5, 30, 30), torch.randn(5, 30, dtype=torch.float64)
+    scores = torch.randn(5, 30, 30)
+    vector = torch.randn(5, 30, dtype=torch.float64)
     assert torch.equal(direct.plain_greedy(scores), GeneralizedPlackettLuce(scores, width=1).mode)
     assert torch.equal(direct.plain_fisher_yates(FisherYates.encode(x := scores[0].argsort())), x)
     orders, log_probs = InverseRiffle(vector).top(16)
-    assert not (orders == torch.arange(30)).all(-1).any()  # each is of one choice of packets
+    assert not (orders == torch.arange(30)).all(-1).any()  # each order has one choice of packets
     plain_orders, plain_log_probs = direct.plain_riffle_top(vector, 16)
     assert torch.equal(orders, plain_orders) and torch.allclose(log_probs, plain_log_probs)

@@ -16,13 +16,28 @@ def runs(tmp_path_factory):
     small = (*TINY, "trainer.max_steps=4", f"runs_dir={folder}", "metrics=none", "run_id=a")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("blackout.data.binarized_mnist", stand_in("binarized_mnist"))
-        train(*small, "dataset=binarized_mnist", "process=uniform", "experiment_name=sgdd_prior_mnist")
+        train(
+            *small, "dataset=binarized_mnist", "process=uniform", "experiment_name=sgdd_prior_mnist"
+        )
         yield folder
 
 
 @pytest.mark.parametrize("figure, words", [("4", "level 0.5"), ("5", "SVDD-PM"), ("6", "no prior")])
 def test_figures_of_a_trained_prior(runs, tmp_path, capsys, figure, words):
-    main([figure, "--quick", "--runs-dir", str(runs), "--out", str(tmp_path), "--device", "cpu", "--threads", "1"])
+    main(
+        [
+            figure,
+            "--quick",
+            "--runs-dir",
+            str(runs),
+            "--out",
+            str(tmp_path),
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+        ]
+    )
     assert words in capsys.readouterr().out
     assert (tmp_path / f"figure{figure}.png").stat().st_size > 0
 

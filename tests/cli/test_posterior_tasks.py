@@ -85,8 +85,8 @@ def test_two_processes_draw_what_one_does(run, tmp_path):
 HOSTILE = {
     "nothing given": ((), "ckpt"),
     "law and model": (("task=dna_toy", "ckpt=CKPT"), "ckpt"),
-    "law alone": (("law={_target_: benchmarks.exact_laws.Dna}",), "posterior"),
-    "no law": (("posterior=sgdd", "law={_target_: benchmarks.exact_laws.Ring}"), "is not a law"),
+    "law alone": (("law={_target_: benchmarks.exact_distributions.Dna}",), "posterior"),
+    "no law": (("posterior=sgdd", "law={_target_: benchmarks.exact_distributions.Ring}"), "is not a law"),
     "one element": (("task=synthetic", "law.elements=1"), "elements"),
     "unknown field": (("task=dna_toy", "law.letters=3"), "letters"),
     "no scale": (("task=dna_toy", "operator.scale=[]"), "scale"),

@@ -7,11 +7,11 @@ from PIL import Image
 
 from blackout.cli.solve import main
 from blackout.permutations.picture_pieces import arrange_pieces, read_pieces
-from tests.permutations.test_borders import shuffled, wavy_picture
+from tests.permutations.test_borders import shuffle_pieces, wavy_picture
 
 
 def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
-    mixed, truth = shuffled(wavy_picture(60, 90), 3, 4)
+    mixed, truth = shuffle_pieces(wavy_picture(60, 90), 3, 4)
     Image.fromarray(mixed).save(tmp_path / "photo.png")
     main([str(tmp_path / "photo.png"), "grid=3x4", "top=2"])
     told = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Classes and covariates asked for by name and value; embeddings of combinations."""
+"""Requested classes and covariates by name and value, and embeddings of combinations."""
 
 from __future__ import annotations
 
@@ -31,35 +31,42 @@ DATA = {"class_names": ["B", "T"], "covariates": {"dose": [0.0, 1.0], "total": T
 MODEL: Any = SimpleNamespace(num_classes=12, config={"data": DATA})
 
 
-def decoded(labels: torch.Tensor) -> torch.Tensor:
+def decode_labels(labels: torch.Tensor) -> torch.Tensor:
+    """Return the class, dose and total of every label, [n, 3]."""
     return torch.stack([labels // 6, labels // 3 % 2, labels % 3], 1)
 
 
-def test_values_between_levels_have_the_mean_asked_for() -> None:
+def test_values_between_levels_have_the_requested_mean() -> None:
     labels = parse_labels(MODEL, ["T"], {"total": 250.0, "dose": 1})
     assert labels is not None
-    found = decoded(labels)
-    assert set(found[:, 0].tolist()) == {1} and set(found[:, 1].tolist()) == {1}
-    assert float(torch.tensor(TOTALS)[found[:, 2]].mean()) == 250.0
+    levels = decode_labels(labels)
+    assert set(levels[:, 0].tolist()) == {1} and set(levels[:, 1].tolist()) == {1}
+    assert float(torch.tensor(TOTALS)[levels[:, 2]].mean()) == 250.0
     exact = parse_labels(MODEL, [0], {"total": 400, "dose": 0})
-    assert exact is not None and set(decoded(exact)[:, 2].tolist()) == {2}
+    assert exact is not None and set(decode_labels(exact)[:, 2].tolist()) == {2}
 
 
-def test_what_is_not_asked_for_takes_every_value() -> None:
+def test_unrequested_covariates_take_every_value() -> None:
     labels = parse_labels(MODEL, None, {"total": 100})
     assert labels is not None
-    found = decoded(labels)
-    assert len(set(map(tuple, found.tolist()))) == 4 and set(found[:, 2].tolist()) == {0}
+    levels = decode_labels(labels)
+    assert len(set(map(tuple, levels.tolist()))) == 4 and set(levels[:, 2].tolist()) == {0}
     assert parse_labels(MODEL, None, None) is None
 
 
-def test_what_is_not_asked_for_is_as_frequent_as_in_training() -> None:
-    """B has total 100 alone, T mostly 400; shares are exact to one in 1,024."""
+def test_unrequested_covariates_are_as_frequent_as_in_training() -> None:
+    """B has total 100 only, T mostly 400; frequencies are exact to 1 in 1,024."""
     counts = torch.zeros(2, 2, 3)
-    counts[0, :, 0], counts[1, 0], counts[1, 1, 2] = 5, torch.tensor([1.0, 2.0, 5.0]), 24
-    model: Any = SimpleNamespace(num_classes=12, config={"data": {**DATA, "label_counts": counts.flatten().tolist()}})
+    counts[0, :, 0] = 5
+    counts[1, 0] = torch.tensor([1.0, 2.0, 5.0])
+    counts[1, 1, 2] = 24
+    model: Any = SimpleNamespace(
+        num_classes=12, config={"data": {**DATA, "label_counts": counts.flatten().tolist()}}
+    )
     labels = parse_labels(model, ["T", "B"], None)
-    assert labels is not None and torch.equal(labels // 6, torch.tensor([1, 0]).repeat(len(labels) // 2))
+    assert labels is not None and torch.equal(
+        labels // 6, torch.tensor([1, 0]).repeat(len(labels) // 2)
+    )
     shares = torch.bincount(labels, minlength=12).view(2, 6) / len(labels) * 2
     expected = counts.flatten(1) / counts.flatten(1).sum(1, keepdim=True)
     assert torch.allclose(shares, expected, atol=1 / 1024)
@@ -70,13 +77,24 @@ def test_what_is_not_asked_for_is_as_frequent_as_in_training() -> None:
     assert exact is not None and set(exact.tolist()) == {11}
 
 
-def test_a_design_names_columns_by_their_values() -> None:
-    """Combinations in the order asked for; what training did not have together is refused, or said to be beyond it."""
+def test_combinations_of_a_design_are_requested_by_column() -> None:
+    """Combinations keep the requested order.
+
+    Those that training did not have are refused, or warned of as an extrapolation.
+    """
     columns = {"type": ["B", "B", "T"], "batch": ["1", "2", "1"]}
     counts = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]])
-    data = {"class_names": ["B, 1", "B, 2", "T, 1"], "class_values": columns, "covariates": {"total": TOTALS}}
-    model: Any = SimpleNamespace(num_classes=9, config={"data": {**data, "label_counts": counts.flatten().tolist()}})
-    assert parse_labels(model, None, {"type": ["T", "B"], "batch": 1, "total": 200}).unique().tolist() == [1, 7]  # type: ignore[union-attr]
+    data = {
+        "class_names": ["B, 1", "B, 2", "T, 1"],
+        "class_values": columns,
+        "covariates": {"total": TOTALS},
+    }
+    model: Any = SimpleNamespace(
+        num_classes=9, config={"data": {**data, "label_counts": counts.flatten().tolist()}}
+    )
+    assert parse_labels(
+        model, None, {"type": ["T", "B"], "batch": 1, "total": 200}
+    ).unique().tolist() == [1, 7]  # type: ignore[union-attr]
     assert parse_labels(model, None, {"batch": 2, "total": 100}).unique().tolist() == [3]  # type: ignore[union-attr]
     with pytest.raises(UserError, match="no sample of training is type T, batch 2"):
         parse_labels(model, None, {"type": "T", "batch": "2"})
@@ -84,23 +102,40 @@ def test_a_design_names_columns_by_their_values() -> None:
         parse_labels(model, None, {"type": "C"})
     with pytest.raises(UserError, match="choose the same"):
         parse_labels(model, [0], {"type": "B"})
-    with pytest.warns(UserWarning, match="class T, 1 had total 200 to 400 in training: these samples are an extrapol"):
+    with pytest.warns(
+        UserWarning,
+        match="class T, 1 had total 200 to 400 in training: these samples are an extrapol",
+    ):
         parse_labels(model, None, {"type": "T", "total": 150})
 
 
-def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_said() -> None:
-    """Kinds B and T, conditions a and b: T was never under b, and under a had doses of 1 and 2."""
+def test_covariates_combine_with_classes_and_extrapolations_are_warned_of() -> None:
+    """Kinds B and T, conditions a and b: T never had b, and with a had doses of 1 and 2."""
     counts = torch.tensor([[[1, 0, 0], [3, 1, 1]], [[0, 1, 1], [0, 0, 0]]])
     covariates = {"condition": ["a", "b"], "dose": [0.0, 1.0, 2.0]}
-    data = {"class_names": ["B", "T"], "class_values": {"kind": ["B", "T"]}, "covariates": covariates}
-    model: Any = SimpleNamespace(num_classes=12, config={"data": {**data, "label_counts": counts.flatten().tolist()}})
+    data = {
+        "class_names": ["B", "T"],
+        "class_values": {"kind": ["B", "T"]},
+        "covariates": covariates,
+    }
+    model: Any = SimpleNamespace(
+        num_classes=12, config={"data": {**data, "label_counts": counts.flatten().tolist()}}
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        both = parse_labels(model, None, {"condition": ["b", "a"], "kind": "B", "dose": 0})
-        under_b = parse_labels(model, None, {"condition": "b"})
-    assert both is not None and both.bincount().tolist() == [16, 0, 0, 16] and under_b is not None
-    assert set((under_b // 6).tolist()) == {0} and float((under_b == 3).double().mean()) == pytest.approx(0.6, abs=1e-3)
-    with pytest.warns(UserWarning, match="class T had condition a in training: these samples are an extrapolation"):
+        labels = parse_labels(model, None, {"condition": ["b", "a"], "kind": "B", "dose": 0})
+        labels_under_b = parse_labels(model, None, {"condition": "b"})
+    assert (
+        labels is not None
+        and labels.bincount().tolist() == [16, 0, 0, 16]
+        and labels_under_b is not None
+    )
+    assert set((labels_under_b // 6).tolist()) == {0} and float(
+        (labels_under_b == 3).double().mean()
+    ) == pytest.approx(0.6, abs=1e-3)
+    with pytest.warns(
+        UserWarning, match="class T had condition a in training: these samples are an extrapolation"
+    ):
         unseen = parse_labels(model, None, {"condition": "b", "kind": "T"})
     assert unseen is not None and (unseen // 3).unique().tolist() == [3]
     with pytest.warns(UserWarning, match="class T had dose 1 to 2 in training"):
@@ -109,13 +144,22 @@ def test_words_combine_freely_with_classes_and_what_training_did_not_have_is_sai
         parse_labels(model, None, {"condition": "c"})
 
 
-@pytest.mark.parametrize(("classes", "covariates", "message"), [
-    (["C"], None, "no class 'C'"), ("C", None, "no class 'C'"),
-    (3, None, "must be a list"), ([2], None, "classes must be in 0..1"), (None, {"age": 3}, "'dose', 'total'"),
-    (None, {"total": 99}, "given.total must be a number in 100..400"), (None, {"total": "x"}, "in 100..400"),
-    (None, 5, "values by name"),
-])  # fmt: skip
-def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, message: str) -> None:
+@pytest.mark.parametrize(
+    ("classes", "covariates", "message"),
+    [
+        (["C"], None, "no class 'C'"),
+        ("C", None, "no class 'C'"),
+        (3, None, "must be a list"),
+        ([2], None, "classes must be in 0..1"),
+        (None, {"age": 3}, "'dose', 'total'"),
+        (None, {"total": 99}, "given.total must be a number in 100..400"),
+        (None, {"total": "x"}, "in 100..400"),
+        (None, 5, "values by name"),
+    ],
+)
+def test_unknown_classes_and_covariates_are_refused(
+    classes: Any, covariates: Any, message: str
+) -> None:
     with pytest.raises(UserError, match=message) as error:
         parse_labels(MODEL, classes, covariates)
     assert "\n" not in str(error.value)
@@ -124,82 +168,120 @@ def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, 
         parse_labels(plain, [0], None)
 
 
-def test_totals_are_those_that_were_asked_for() -> None:
+def test_samples_have_the_requested_total() -> None:
     data = torch.poisson(torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) * 30).int()
     elements = estimate_elements(data, data.float().mean(0))
     network = CountNetwork(ResidualMLP((5,), width=8, depth=1, knots=9), CountInputs((5,)))
     set_elements(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
-    drawn = list(model.batches(torch.arange(300), sampler=Sampler(num_steps=30), conditions=Conditions(total=120.0)))
-    totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
+    batches = list(
+        model.batches(
+            torch.arange(300), sampler=Sampler(num_steps=30), conditions=Conditions(total=120.0)
+        )
+    )
+    totals = torch.cat([samples["samples"] for _, samples in batches]).sum(1).double()
     assert float(totals.mean()) == pytest.approx(120.0, rel=0.02) and float(totals.std()) < 6
 
-    def sharp(xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
+    def constant_denoiser(xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
         mean = torch.ones(xt.shape) * torch.tensor([1.0, 3.0])
         return CountPrediction(mean, mean.log())
 
-    told = TotalDenoiser(sharp, 20.0)(torch.tensor([[2, 6], [30, 0]]), torch.ones(2))
-    assert torch.allclose(told.mean, torch.tensor([[3.0, 9.0], [0.0, 0.0]]), atol=1e-6)
+    prediction = TotalDenoiser(constant_denoiser, 20.0)(
+        torch.tensor([[2, 6], [30, 0]]), torch.ones(2)
+    )
+    assert torch.allclose(prediction.mean, torch.tensor([[3.0, 9.0], [0.0, 0.0]]), atol=1e-6)
 
 
-def test_embeddings_of_combinations_are_sums_and_no_class_is_none() -> None:
+def test_embeddings_of_combinations_are_sums_with_one_for_no_class() -> None:
     torch.manual_seed(0)
-    embedding, none = ClassEmbedding(12, 8, [2, 3]), torch.zeros(12, 8)
-    each = embedding(none, torch.arange(12)).view(2, 2, 3, 8)
-    assert torch.allclose(each[1] - each[0], (each[1] - each[0])[:1, :1].expand(2, 3, 8), atol=1e-6)
-    assert not torch.allclose(each[0, 0, 0], each[0, 0, 1])
-    assert torch.equal(embedding(none[:1], None), embedding.table.weight[2:3])
+    embedding = ClassEmbedding(12, 8, [2, 3])
+    no_features = torch.zeros(12, 8)
+    embeddings = embedding(no_features, torch.arange(12)).view(2, 2, 3, 8)
+    assert torch.allclose(
+        embeddings[1] - embeddings[0],
+        (embeddings[1] - embeddings[0])[:1, :1].expand(2, 3, 8),
+        atol=1e-6,
+    )
+    assert not torch.allclose(embeddings[0, 0, 0], embeddings[0, 0, 1])
+    assert torch.equal(embedding(no_features[:1], None), embedding.table.weight[2:3])
     with pytest.raises(ValueError, match="must be a multiple of the number of combinations"):
         ClassEmbedding(7, 8, [2])
     body = ResidualMLP((5,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3], knots=9)
     assert body(torch.zeros(2, 5), torch.zeros(2), torch.tensor([3, 12])).shape == (2, 5)
 
 
-def conditional() -> tuple[BlackoutDiffusion, CountData]:
-    """A network of random weights, and the data of two classes it might have been trained on."""
+def make_conditional_model() -> tuple[BlackoutDiffusion, CountData]:
+    """Return an untrained make_conditional_model model, and data of its two classes."""
     counts = torch.poisson(torch.ones(120, 5) * 3, generator=torch.Generator().manual_seed(0)).int()
     labels = torch.arange(120) % 3 // 2
     data = CountData("toy", counts, counts[:60], 200, labels, labels[:60], class_names=("a", "b"))
     elements = estimate_elements(counts, counts.float().mean(0))
-    network = CountNetwork(ResidualMLP((5,), width=8, depth=1, num_classes=2, knots=9), CountInputs((5,)))
+    network = CountNetwork(
+        ResidualMLP((5,), width=8, depth=1, num_classes=2, knots=9), CountInputs((5,))
+    )
     set_elements(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
     model.config = {"data": {"name": "toy", **data.facts}, "model": {"sampler": {}}}
     return model, data
 
 
-def test_samples_are_compared_with_held_out_ones_of_their_classes() -> None:
-    model, data = conditional()
+def test_samples_are_compared_with_held_out_data_of_their_classes() -> None:
+    model, data = make_conditional_model()
     draw = CountDraw(model, model.sampler, {}, torch.tensor([1]), condition={"classes": ["b"]})
-    part = draw.compared_with(data)
-    assert torch.equal(part.test, data.test[data.test_labels == 1]) and part.condition == {"classes": ["b"]}
+    selected = draw.compared_with(data)
+    assert torch.equal(selected.test, data.test[data.test_labels == 1]) and selected.condition == {
+        "classes": ["b"]
+    }
     assert CountDraw(model, model.sampler, {}).compared_with(data) is data
-    other = replace(data, class_names=("b", "a"))
-    with pytest.raises(UserError, match=r"class names of toy are \['b', 'a'\], those of the model \['a', 'b'\]"):
-        draw.compared_with(other)
+    reordered = replace(data, class_names=("b", "a"))
+    with pytest.raises(
+        UserError, match=r"class names of toy are \['b', 'a'\], those of the model \['a', 'b'\]"
+    ):
+        draw.compared_with(reordered)
     known = KnownElements(torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, dtype=torch.bool))
-    given = CountDraw(model, model.sampler, {}, None, known, condition={"inpaint": "x.npz"})
-    with pytest.raises(UserError, match="no held-out data are known under inpaint: omit one of the two"):
-        given.compared_with(data)
+    inpainting_draw = CountDraw(
+        model, model.sampler, {}, None, known, condition={"inpaint": "x.npz"}
+    )
+    with pytest.raises(
+        UserError, match="no held-out data are known under inpaint: omit one of the two"
+    ):
+        inpainting_draw.compared_with(data)
 
 
-def test_what_was_asked_for_is_the_condition(tmp_path: Path) -> None:
-    model, _ = conditional()
-    described = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
-    model.config = {**model.config, "model": {"sampler": described}}
-    asked = {"classes": ["b"], "sampler": {"guidance": {"scale": 2.0}}}
-    assert request_draw(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
+def test_a_draw_describes_its_condition(tmp_path: Path) -> None:
+    model, _ = make_conditional_model()
+    description = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
+    model.config = {**model.config, "model": {"sampler": description}}
+    request = {"classes": ["b"], "sampler": {"guidance": {"scale": 2.0}}}
+    assert request_draw(model, request).condition == {"classes": ["b"], "guidance": 2.0}
     assert request_draw(model, {}).condition == {}
     np.savez(tmp_path / "known.npz", x0=np.ones(5, dtype=int), mask=np.arange(5) < 3)
-    model.config = {**model.config, "model": {"sampler": {**described, "num_steps": 40}}}
-    given = {"inpaint": str(tmp_path / "known.npz"), "num_samples": 2, "sampler": {"num_steps": None}}
-    ours, theirs = (request_draw(model, given | how).sampler for how in ({}, {"sampler": {"num_steps": 2}}))
-    assert (ours.num_steps, ours.inpainting_particles) == (13, 4) and theirs.num_steps == 2
+    model.config = {**model.config, "model": {"sampler": {**description, "num_steps": 40}}}
+    inpainting_request = {
+        "inpaint": str(tmp_path / "known.npz"),
+        "num_samples": 2,
+        "sampler": {"num_steps": None},
+    }
+    default_sampler, chosen_sampler = (
+        request_draw(model, inpainting_request | options).sampler
+        for options in ({}, {"sampler": {"num_steps": 2}})
+    )
+    assert (default_sampler.num_steps, default_sampler.inpainting_particles) == (
+        13,
+        4,
+    ) and chosen_sampler.num_steps == 2
 
 
-def test_scores_of_a_class_that_is_never_trained_are_warned_of() -> None:
-    settings = {"conditional": True, "label_dropout": 0, "metrics": {"_target_": "x"}, "validation_draws": 1}
-    with pytest.warns(UserWarning, match="samples without a class, which such a model never learns"):
+def test_scores_without_classes_are_warned_of_if_never_trained() -> None:
+    settings = {
+        "conditional": True,
+        "label_dropout": 0,
+        "metrics": {"_target_": "x"},
+        "validation_draws": 1,
+    }
+    with pytest.warns(
+        UserWarning, match="samples without a class, which such a model never learns"
+    ):
         CountDiffusion().training(settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

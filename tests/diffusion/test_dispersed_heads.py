@@ -1,3 +1,5 @@
+"""The logistic-mixture head: its distribution, loss, samples and limits."""
+
 import numpy as np
 import pytest
 import torch
@@ -14,56 +16,71 @@ MIXTURE = LogisticMixtureHead(ScaledHead(5.0), max_count=20, mean=5.0, std=4.0, 
 @pytest.mark.parametrize("head, outputs", [(MIXTURE, 10)])
 @pytest.mark.parametrize("f", [-200.0, 0.0, 200.0])
 @pytest.mark.parametrize("t", [1e-7, 0.5, 14.0])
-def test_losses_and_gradients_are_finite_and_the_mean_is_the_wrapped_heads(head, outputs, f, t):
+def test_losses_and_gradients_are_finite_and_the_mean_is_that_of_the_base_head(head, outputs, f, t):
     raw = torch.full((2, outputs, 3, 4), f, requires_grad=True)
     xt = torch.tensor([0, 5, 20], dtype=torch.uint8).view(1, 3, 1).expand(2, 3, 4)
     time = torch.tensor([t, t]).double()
     prediction = head(raw, xt, time)
     assert head.outputs == outputs
     plain = ScaledHead(5.0)(raw, xt, time)
-    assert torch.equal(prediction.mean, plain.mean) and torch.equal(prediction.log_mean, plain.log_mean)
+    assert torch.equal(prediction.mean, plain.mean) and torch.equal(
+        prediction.log_mean, plain.log_mean
+    )
     target = torch.tensor([3, 15, 0]).view(1, 3, 1).expand(2, 3, 4)
     loss = count_loss(prediction, target)
-    assert loss.shape == (2, 3, 4) and loss.dtype == torch.float32 and bool(torch.isfinite(loss).all())
+    assert (
+        loss.shape == (2, 3, 4) and loss.dtype == torch.float32 and bool(torch.isfinite(loss).all())
+    )
     loss.sum().backward()
     assert raw.grad is not None and bool(torch.isfinite(raw.grad).all())
 
 
-def test_the_mean_is_trained_as_if_it_were_alone():
-    raw = torch.randn(4, MIXTURE.outputs, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    xt, t = torch.randint(0, 9, (4, 6), dtype=torch.uint8), torch.full((4,), 0.7).double()
+def test_the_mean_is_trained_independently_of_the_mixture():
+    raw = torch.randn(
+        4, MIXTURE.outputs, 6, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    xt = torch.randint(0, 9, (4, 6), dtype=torch.uint8)
+    t = torch.full((4,), 0.7).double()
     target = torch.randint(0, 9, (4, 6))
     count_loss(MIXTURE(raw, xt, t), target).sum().backward()
-    together = raw.grad[:, 0].clone()
+    mixture_gradient = raw.grad[:, 0].clone()
     raw.grad = None
     poisson_loss(ScaledHead(5.0)(raw, xt, t), target).sum().backward()
-    assert torch.allclose(together, raw.grad[:, 0], atol=1e-6)
+    assert torch.allclose(mixture_gradient, raw.grad[:, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("room", [0, 1, 5, 20])
-def test_the_mixture_is_a_law_on_what_is_possible_and_draws_from_itself(room):
+@pytest.mark.parametrize("headroom", [0, 1, 5, 20])
+def test_the_mixture_is_normalised_and_samples_follow_it(headroom):
     n = 30_000
-    law = LogisticMixture(
+    mixture = LogisticMixture(
         torch.log(torch.tensor([0.2, 0.5, 0.3])).view(1, 3, 1).expand(n, 3, 1),
         torch.tensor([-1.0, 2.2, 17.0]).view(1, 3, 1).expand(n, 3, 1),
         torch.log(torch.tensor([0.6, 0.3, 4.0])).view(1, 3, 1).expand(n, 3, 1),
-        torch.full((n, 1), room),
+        torch.full((n, 1), headroom),
     )
-    pmf = np.array([float(law.log_prob(torch.full((n, 1), k))[0].exp()) for k in range(room + 1)])
+    pmf = np.array(
+        [float(mixture.log_prob(torch.full((n, 1), k))[0].exp()) for k in range(headroom + 1)]
+    )
     assert pmf.sum() == pytest.approx(1.0, abs=1e-5)
-    drawn = law.sample(SampleStreams(0, torch.arange(n)).step(1))
-    assert drawn.dtype == torch.int64 and int(drawn.min()) >= 0 and int(drawn.max()) <= room
-    counts = np.bincount(drawn.flatten().numpy(), minlength=room + 1)
+    samples = mixture.sample(SampleStreams(0, torch.arange(n)).step(1))
+    assert (
+        samples.dtype == torch.int64 and int(samples.min()) >= 0 and int(samples.max()) <= headroom
+    )
+    counts = np.bincount(samples.flatten().numpy(), minlength=headroom + 1)
     assert p_value(counts, pmf / pmf.sum()) > 1e-4
-    counts = np.bincount(law.sample(torch.Generator().manual_seed(1)).flatten(), minlength=room + 1)
+    counts = np.bincount(
+        mixture.sample(torch.Generator().manual_seed(1)).flatten(), minlength=headroom + 1
+    )
     assert p_value(counts, pmf / pmf.sum()) > 1e-4
 
 
 @pytest.mark.parametrize("t", [0.3, 1.0, 9.0])
 @pytest.mark.parametrize("xt", [0, 4])
-def test_a_scale_is_the_deviation_of_what_is_missing_of_a_negative_binomial_count(t, xt):
-    """Enumerated: mean 5 and deviation 8, given what survives of it, where the mean that is predicted is right."""
-    mean, variance, x0 = 5.0, 64.0, np.arange(xt, 900)
+def test_the_default_scale_is_that_of_a_negative_binomial_count(t, xt):
+    """Enumeration of a count of mean 5 and deviation 8, given its survivors and the right mean."""
+    mean = 5.0
+    variance = 64.0
+    x0 = np.arange(xt, 900)
     r = mean**2 / (variance - mean)
     weight = stats.nbinom.pmf(x0, r, r / (r + mean)) * stats.binom.pmf(xt, x0, np.exp(-t))
     weight /= weight.sum()
@@ -72,30 +89,35 @@ def test_a_scale_is_the_deviation_of_what_is_missing_of_a_negative_binomial_coun
     head = LogisticMixtureHead(ScaledHead(mean), 900, mean, variance**0.5, 1)
     raw = torch.zeros(1, 4, 1)
     raw[:, 0] = float(np.log(np.expm1(y / mean / (1 - np.exp(-t)))))
-    law = head(raw, torch.full((1, 1), xt), torch.tensor(t).double()).distribution
-    assert float(law.location) == pytest.approx(y, rel=1e-5)
-    assert float(law.log_scale.exp()) / (np.log(2) + 0.02) == pytest.approx(deviation, rel=1e-4)
+    mixture = head(raw, torch.full((1, 1), xt), torch.tensor(t).double()).distribution
+    assert float(mixture.location) == pytest.approx(y, rel=1e-5)
+    assert float(mixture.log_scale.exp()) / (np.log(2) + 0.02) == pytest.approx(deviation, rel=1e-4)
 
 
-def test_counts_beyond_single_precision_have_their_own_probabilities():
-    """One logistic of scale 3 about 300,000,000, where float32 has every 32nd whole number."""
+def test_counts_beyond_single_precision_have_distinct_probabilities():
+    """One logistic of scale 3 near 300,000,000, where float32 has only every 32nd integer."""
     location = 300_000_000.0
-    law = LogisticMixture(
-        torch.zeros(1, 1, 80), torch.full((1, 1, 80), location), torch.full((1, 1, 80), np.log(3.0)),
+    mixture = LogisticMixture(
+        torch.zeros(1, 1, 80),
+        torch.full((1, 1, 80), location),
+        torch.full((1, 1, 80), np.log(3.0)),
         torch.full((1, 80), 2**31 - 1),
-    )  # fmt: skip
+    )
     n = torch.arange(80)[None] + int(location) - 40
     centred = n.double().numpy() - location
     exact = stats.logistic.cdf((centred + 0.5) / 3) - stats.logistic.cdf((centred - 0.5) / 3)
-    assert np.abs(law.log_prob(n).exp().numpy() / exact - 1).max() < 1e-4
+    assert np.abs(mixture.log_prob(n).exp().numpy() / exact - 1).max() < 1e-4
 
 
 @pytest.mark.deep
-def test_the_mixture_learns_a_law_of_two_peaks():
-    target = torch.from_numpy(np.random.default_rng(0).choice([2, 3, 14], size=(400, 1), p=[0.3, 0.3, 0.4]))
+def test_the_mixture_learns_a_bimodal_distribution():
+    target = torch.from_numpy(
+        np.random.default_rng(0).choice([2, 3, 14], size=(400, 1), p=[0.3, 0.3, 0.4])
+    )
     weights = torch.zeros(1, MIXTURE.outputs, 1, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.05)
-    xt, t = torch.zeros(400, 1, dtype=torch.uint8), torch.tensor(1.0).double()
+    xt = torch.zeros(400, 1, dtype=torch.uint8)
+    t = torch.tensor(1.0).double()
     for _ in range(500):
         prediction = MIXTURE(weights.expand(400, MIXTURE.outputs, 1), xt, t)
         optimizer.zero_grad()
@@ -107,6 +129,8 @@ def test_the_mixture_learns_a_law_of_two_peaks():
 
 
 @pytest.mark.parametrize("values", [{"components": 0}, {"mean": 0.0}, {"std": -1.0}])
-def test_impossible_mixtures_are_refused(values):
+def test_invalid_mixtures_are_refused(values):
     with pytest.raises(ValueError):
-        LogisticMixtureHead(**{"base": ScaledHead(1.0), "max_count": 5, "mean": 1.0, "std": 1.0, **values})
+        LogisticMixtureHead(
+            **{"base": ScaledHead(1.0), "max_count": 5, "mean": 1.0, "std": 1.0, **values}
+        )

@@ -1,3 +1,5 @@
+"""Losses and heads: weights, minima, gradients and numerical limits."""
+
 import math
 
 import pytest
@@ -25,71 +27,102 @@ from blackout.random import SampleStreams
 
 
 def loss_weights(times: torch.Tensor, kind: str, weighting: str = "paper") -> torch.Tensor:
+    """Return the weights of the count loss on a grid."""
     return CountLoss(kind, weighting=weighting).weights(times[:-1], times[1:])
 
 
 def test_the_paper_weights_have_their_published_sums_and_ratio():
     t = fisher_times()
-    finite, instantaneous = loss_weights(t, "finite_time"), loss_weights(t, "instantaneous")
+    finite = loss_weights(t, "finite_time")
+    instantaneous = loss_weights(t, "instantaneous")
     assert finite.dtype == torch.float64 and finite.shape == (1000,)
     assert float(finite.sum()) == pytest.approx(1 - math.exp(-15), rel=1e-12)
     assert float(instantaneous.sum()) == pytest.approx(0.9925, abs=5e-5)
     ratio = instantaneous / finite
-    assert float(ratio[0]) == pytest.approx(1.0, abs=1e-6) and float(ratio[-1]) == pytest.approx(0.985, abs=5e-4)
+    assert float(ratio[0]) == pytest.approx(1.0, abs=1e-6) and float(ratio[-1]) == pytest.approx(
+        0.985, abs=5e-4
+    )
     assert float(ratio.min()) > 0.985 and float(ratio.max()) < 1
-    assert float(finite[0]) == pytest.approx(3.06e-7, rel=1e-3) and int(finite.argmax()) in (499, 500)
+    assert float(finite[0]) == pytest.approx(3.06e-7, rel=1e-3) and int(finite.argmax()) in (
+        499,
+        500,
+    )
 
 
 def test_likelihood_weights_are_the_step_fractions():
     t = fisher_times()
-    assert torch.allclose(loss_weights(t, "finite_time", "likelihood"), step_fraction(t[:-1], t[1:]), rtol=1e-12)
+    assert torch.allclose(
+        loss_weights(t, "finite_time", "likelihood"), step_fraction(t[:-1], t[1:]), rtol=1e-12
+    )
     rate = loss_weights(t, "instantaneous", "likelihood")
     assert torch.allclose(rate, t.diff() / torch.expm1(t[1:]), rtol=1e-12)
-    growth = loss_weights(t, "instantaneous", "growth")  # half-way, in logarithms, to one weight for every e-fold of q
+    # the geometric mean of the likelihood weights and a constant weight per e-fold of q
+    growth = loss_weights(t, "instantaneous", "growth")
     assert torch.allclose(growth.square(), rate * t.diff() / -torch.expm1(-t[1:]), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "kind, weighting, scale", [("poisson", "paper", 1.0), ("finite_time", "mle", 1.0), ("finite_time", "paper", 0.0)]
+    "kind, weighting, scale",
+    [("poisson", "paper", 1.0), ("finite_time", "mle", 1.0), ("finite_time", "paper", 0.0)],
 )
-def test_unknown_losses_are_refused(kind, weighting, scale):
+def test_invalid_losses_are_refused(kind, weighting, scale):
     with pytest.raises(ValueError):
         CountLoss(kind, weighting=weighting, scale=scale)
 
 
-@pytest.mark.parametrize("loss, process, head", [
-    (CountLoss, PureDeath(4), ScaledHead(2.0)), (BirthDeathLoss, BirthDeath(4, 2.0), BirthDeathHead(2.0)),
-    *((loss, Uniform(4), LevelHead(Uniform(4), 4)) for loss in (CrossEntropy, StepLoss, RateLoss)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "loss, process, head",
+    [
+        (CountLoss, PureDeath(4), ScaledHead(2.0)),
+        (BirthDeathLoss, BirthDeath(4, 2.0), BirthDeathHead(2.0)),
+        *(
+            (loss, Uniform(4), LevelHead(Uniform(4), 4))
+            for loss in (CrossEntropy, StepLoss, RateLoss)
+        ),
+    ],
+)
 def test_a_scale_multiplies_every_loss(loss, process, head):
     x0 = torch.randint(0, 5, (3, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    s, t = torch.tensor([0.2, 0.5, 1.0]).double(), torch.tensor([0.4, 0.9, 1.7]).double()
+    s = torch.tensor([0.2, 0.5, 1.0]).double()
+    t = torch.tensor([0.4, 0.9, 1.7]).double()
     xt, target = process.observe(x0, t, SampleStreams(0, torch.arange(3)).step(0))
-    prediction = head(torch.randn(3, head.outputs, 6, generator=torch.Generator().manual_seed(1)), xt, t)
-    one = loss()(prediction, target, s, t)
-    assert one.shape == x0.shape and torch.allclose(loss(scale=3.0)(prediction, target, s, t), 3 * one)
+    prediction = head(
+        torch.randn(3, head.outputs, 6, generator=torch.Generator().manual_seed(1)), xt, t
+    )
+    unscaled = loss()(prediction, target, s, t)
+    assert unscaled.shape == x0.shape and torch.allclose(
+        loss(scale=3.0)(prediction, target, s, t), 3 * unscaled
+    )
     if loss is StepLoss:
-        added = loss(cross_entropy=0.25)(prediction, target, s, t) - one
-        assert torch.allclose(added, 0.25 * CrossEntropy()(prediction, target, s, t), atol=1e-6)
+        extra = loss(cross_entropy=0.25)(prediction, target, s, t) - unscaled
+        assert torch.allclose(extra, 0.25 * CrossEntropy()(prediction, target, s, t), atol=1e-6)
 
 
-def test_loss_is_least_at_the_mean_of_the_target():
+def test_the_loss_is_minimal_at_the_mean_of_the_target():
     target = torch.tensor([0, 1, 5, 5, 9])
     y = torch.linspace(0.05, 12, 2000)[:, None]
     mean_loss = poisson_loss(CountPrediction(y, y.log()), target.expand(2000, 5)).mean(1)
     assert float(y[mean_loss.argmin()]) == pytest.approx(4.0, abs=0.01)
 
 
-def test_the_wrong_target_moves_the_minimum():
-    """Training on X_0 - X_{t_{k-1}} (section 2.6 as printed) learns r-thinned counts: (1 - r) times too few."""
-    process, s, t = PureDeath(20), torch.tensor(0.5).double(), torch.tensor(1.5).double()
+def test_the_target_of_section_2_6_as_printed_is_biased():
+    """Training on X_0 - X_{t_{k-1}} learns thinned counts, too few by a factor 1 - r.
+
+    References: Santos et al. 2023, section 2.6.
+    """
+    process = PureDeath(20)
+    s = torch.tensor(0.5).double()
+    t = torch.tensor(1.5).double()
     generator = torch.Generator().manual_seed(0)
     x0 = torch.full((200_000,), 20, dtype=torch.uint8)
     xt = process.sample(x0, t, generator)
     xs = process.bridge(x0, xt, s, t, generator)
-    right, wrong = (x0.int() - xt.int()).double().mean(), (x0.int() - xs.int()).double().mean()
-    assert float(wrong / right) == pytest.approx(float(1 - step_fraction(s, t)), rel=0.01)
-    assert abs(float(wrong / right) - 1) > 0.3
+    correct_mean = (x0.int() - xt.int()).double().mean()
+    printed_mean = (x0.int() - xs.int()).double().mean()
+    assert float(printed_mean / correct_mean) == pytest.approx(
+        float(1 - step_fraction(s, t)), rel=0.01
+    )
+    assert abs(float(printed_mean / correct_mean) - 1) > 0.3
 
 
 @pytest.mark.parametrize("f", [-3.0, 0.0, 2.0, 50.0])
@@ -109,11 +142,18 @@ def test_losses_and_gradients_are_finite_at_the_extremes(head, f, target):
     raw = torch.full((1, 1, 4), f, requires_grad=True)
     prediction = head(raw, torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([1e-7]).double())
     loss = CountLoss(weighting="likelihood")(
-        prediction, torch.full((1, 4), target), torch.tensor([0.5e-7]).double(), torch.tensor([1e-7]).double()
+        prediction,
+        torch.full((1, 4), target),
+        torch.tensor([0.5e-7]).double(),
+        torch.tensor([1e-7]).double(),
     )
     loss.sum().backward()
     assert raw.grad is not None
-    assert loss.dtype == torch.float32 and torch.isfinite(loss).all() and torch.isfinite(raw.grad).all()
+    assert (
+        loss.dtype == torch.float32
+        and torch.isfinite(loss).all()
+        and torch.isfinite(raw.grad).all()
+    )
 
 
 def test_log_softplus_matches_float64_everywhere():
@@ -123,9 +163,11 @@ def test_log_softplus_matches_float64_everywhere():
 
 
 @pytest.mark.parametrize("head", [SoftplusHead(), ScaledHead(5.0)])
-def test_heads_give_a_mean_and_its_logarithm(head):
+def test_heads_predict_a_mean_and_its_logarithm(head):
     raw = torch.linspace(-10, 10, 64).view(2, 1, 32)
-    xt = torch.randint(0, 200, (2, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    xt = torch.randint(
+        0, 200, (2, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     prediction = head(raw, xt, torch.tensor([0.01, 3.0]).double())
     assert prediction.mean.shape == (2, 32)
     assert torch.allclose(prediction.mean.log(), prediction.log_mean, atol=1e-5)
@@ -135,8 +177,11 @@ def test_losses_stay_in_float32_under_autocast():
     raw = torch.randn(2, 1, 3, 4, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         prediction = ScaledHead(3.0)(
-            raw.bfloat16(), torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0.3, 2.0]).double()
+            raw.bfloat16(),
+            torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
+            torch.tensor([0.3, 2.0]).double(),
         )
-        s, t = torch.tensor([0.2, 1.9]).double(), torch.tensor([0.3, 2.0]).double()
+        s = torch.tensor([0.2, 1.9]).double()
+        t = torch.tensor([0.3, 2.0]).double()
         loss = CountLoss()(prediction, torch.ones(2, 3, 4, 4), s, t)
     assert prediction.mean.dtype == loss.dtype == torch.float32

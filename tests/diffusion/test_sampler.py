@@ -1,4 +1,4 @@
-"""The settings of a sampler: what is refused, and what a run without memory takes in its place."""
+"""The settings of a sampler: refused values, and the kernel used when steps have no memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blackout.diffusion.schedules import DataEnds
 
 
 @pytest.mark.parametrize(
-    "wrong, word",
+    "options, word",
     [
         ({"num_steps": 0}, "num_steps"),
         ({"num_steps": None}, "num_steps"),
@@ -26,13 +26,13 @@ from blackout.diffusion.schedules import DataEnds
         ({"inpainting_particles": 0}, "inpainting_particles"),
     ],
 )
-def test_impossible_settings_are_refused(wrong: dict[str, Any], word: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        Sampler(**wrong)
+        Sampler(**options)
 
 
 @pytest.mark.parametrize(
-    "part, wrong, word",
+    "part, options, word",
     [
         (Guidance, {"scale": -1.0}, "scale"),
         (Guidance, {"scale": float("nan")}, "scale"),
@@ -41,12 +41,12 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any], word: str) -> No
         (Correction, {"between": [1]}, "between"),
     ],
 )
-def test_impossible_parts_are_refused(part: type, wrong: dict[str, Any], word: str) -> None:
+def test_invalid_parts_are_refused(part: type, options: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        part(**wrong)
+        part(**options)
 
 
-def test_a_memoryless_sampler_differs_in_the_kernel_alone() -> None:
+def test_a_memoryless_sampler_differs_only_in_the_kernel() -> None:
     sampler = Sampler(MultistepLeap(), 7, guidance=Guidance(2.0))
     assert sampler.memoryless == Sampler(Trapezoidal(), 7, guidance=Guidance(2.0))
     assert Sampler(PoissonLeap()).memoryless == Sampler(PoissonLeap())
@@ -63,9 +63,9 @@ def test_only_a_kernel_that_corrects_a_poisson_start_may_start_earlier() -> None
         ends.check(torch.tensor(usual - 0.1))
 
 
-def test_a_named_sampler_keeps_the_settings_of_the_models_own() -> None:
-    own = Sampler(MultistepLeap(), 7, correction=Correction(2), guidance=Guidance(2.0))
-    assert choose_sampler(own, "multistep", None) is own
-    assert choose_sampler(own, "poisson", 9) == Sampler(
+def test_a_named_sampler_keeps_the_other_settings_of_the_model() -> None:
+    model_sampler = Sampler(MultistepLeap(), 7, correction=Correction(2), guidance=Guidance(2.0))
+    assert choose_sampler(model_sampler, "multistep", None) is model_sampler
+    assert choose_sampler(model_sampler, "poisson", 9) == Sampler(
         PoissonLeap(), 9, correction=Correction(2), guidance=Guidance(2.0)
     )

@@ -1,3 +1,5 @@
+"""Time grids and training schedules."""
+
 import math
 
 import pytest
@@ -40,19 +42,23 @@ def test_the_softplus_form_equals_equation_60_as_printed():
     k = torch.arange(1, 1001, dtype=torch.float64)
     high = torch.tensor(15.0, dtype=torch.float64)
     limit = torch.logit(-torch.expm1(-high))
-    printed = -torch.log(torch.sigmoid(limit + (torch.logit(torch.exp(-high)) - limit) * (k - 1) / 999))
+    printed = -torch.log(
+        torch.sigmoid(limit + (torch.logit(torch.exp(-high)) - limit) * (k - 1) / 999)
+    )
     assert torch.allclose(t, printed, rtol=1e-9, atol=0)
 
 
-def test_step_fractions_are_exact_at_the_last_step_and_multiply_up():
+def test_step_fractions_are_exact_at_the_last_step_and_compose():
     t = fisher_times()
     r = step_fraction(t[:-1], t[1:])
     assert r[0] == 1.0
     assert float(r[1]) == pytest.approx(0.02958, abs=5e-6)
     assert float(r[499]) == pytest.approx(0.01512, abs=5e-6)
     assert float(r[999]) == pytest.approx(9.3256e-9, rel=1e-4)
-    kept = torch.prod(1 - r[1:])
-    assert float(kept) == pytest.approx(float(torch.expm1(-t[1]) / torch.expm1(-t[-1])), rel=1e-9)
+    remaining = torch.prod(1 - r[1:])
+    assert float(remaining) == pytest.approx(
+        float(torch.expm1(-t[1]) / torch.expm1(-t[-1])), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("final_time", [1e-6, 0.1, 1.0, 15.0, 300.0])
@@ -73,17 +79,24 @@ def test_the_fisher_grid_ends_at_the_final_time():
     assert float(fisher_times(50, 12.0)[-1]) == pytest.approx(12.0, rel=1e-9)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: fisher_times(0), lambda: fisher_times(10, 0.5), lambda: fisher_times(5, -1.0),
-    lambda: logit_times(5, -1.0, 1.0), lambda: logistic_times(5, floor=0.0),
-    lambda: fisher_times(5, math.inf), lambda: Schedule(num_steps=1,
-continuous=True), ])  # fmt: skip
-def test_impossible_grids_are_refused(call):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fisher_times(0),
+        lambda: fisher_times(10, 0.5),
+        lambda: fisher_times(5, -1.0),
+        lambda: logit_times(5, -1.0, 1.0),
+        lambda: logistic_times(5, floor=0.0),
+        lambda: fisher_times(5, math.inf),
+        lambda: Schedule(num_steps=1, continuous=True),
+    ],
+)
+def test_invalid_grids_are_refused(call):
     with pytest.raises(ValueError):
         call()
 
 
-def test_discrete_intervals_are_those_of_the_grid_each_equally_often():
+def test_discrete_intervals_are_those_of_the_grid_with_equal_frequency():
     schedule = Schedule(num_steps=50)
     v = (torch.arange(5000, dtype=torch.float64) + 0.5) / 5000
     s, t = schedule.intervals(v)
@@ -103,12 +116,17 @@ def test_continuous_intervals_pass_through_the_grid(grid):
 def test_stratified_numbers_cover_the_unit_interval_once_per_batch():
     v = stratified(torch.arange(64), 64, torch.tensor(0.25, dtype=torch.float64))
     assert torch.equal((v * 64).long(), torch.arange(64))
-    halves = [stratified(torch.arange(rank, 64, 2), 64, torch.tensor(0.25).double()) for rank in (0, 1)]
+    halves = [
+        stratified(torch.arange(rank, 64, 2), 64, torch.tensor(0.25).double()) for rank in (0, 1)
+    ]
     assert torch.equal(torch.cat(halves).sort().values, v)
 
 
-def test_the_logistic_grid_has_its_density_and_keeps_the_integral_of_the_loss():
-    """Spacing is 1 / (T density), so sums of step fractions over grids of any density agree: importance sampling."""
+def test_the_logistic_grid_has_a_logistic_density_and_preserves_integrals():
+    """The spacing is 1 / (T density), as in importance sampling.
+
+    Sums of step fractions over grids of any density therefore agree.
+    """
     u = logit_survival(logistic_times(4001, floor=0.1)[1:])
     spread = 1 / torch.sigmoid(torch.tensor([7.0, -6.0], dtype=torch.float64) / 1.3).diff().abs()
     z = (u[1:] + u[:-1]) / 2
@@ -123,21 +141,22 @@ def test_the_logistic_grid_has_its_density_and_keeps_the_integral_of_the_loss():
     assert integrals[0] == pytest.approx(integrals[1], rel=2e-3)
 
 
-def test_the_reverse_clock_is_its_own_inverse_and_makes_births_memoryless():
+def test_the_reverse_clock_is_an_involution_and_makes_births_memoryless():
     t = torch.logspace(-9, 1.4, 200, dtype=torch.float64)
     assert torch.allclose(reverse_clock(reverse_clock(t)), t, rtol=1e-9)
-    s, r = t[:-1], step_fraction(t[:-1], t[1:])
+    s = t[:-1]
+    r = step_fraction(t[:-1], t[1:])
     assert torch.allclose(r, -torch.expm1(reverse_clock(t[1:]) - reverse_clock(s)), rtol=1e-7)
 
 
 @pytest.mark.parametrize("mean, std", [(0.01, 0.1), (3.0, 2.0), (5000.0, 9000.0)])
-def test_training_times_of_data_centre_between_an_even_chance_and_one_unit(mean, std):
+def test_training_times_are_centred_between_an_even_chance_and_one_unit(mean, std):
     names = ("first", "last", "location", "scale")
     stats = {"mean": mean, "std": std, "data_ends": {"first": 5.0, "last": -3.0}}
     chosen = choose_logistic_times(dict.fromkeys(names), stats)
     one_unit = torch.tensor(math.log(2 + mean + std**2 / mean), dtype=torch.float64)
-    even = torch.tensor(math.log(2), dtype=torch.float64)
-    centre = (logit_survival(one_unit) + logit_survival(even)) / 2
+    even_chance = torch.tensor(math.log(2), dtype=torch.float64)
+    centre = (logit_survival(one_unit) + logit_survival(even_chance)) / 2
     assert chosen["location"] == pytest.approx(float(centre), rel=1e-9) and chosen["scale"] > 1
     assert chosen["first"] == 6 and chosen["last"] <= -7
     assert choose_logistic_times({"location": 0.5, "scale": None}, stats).keys() == {"scale"}

@@ -1,4 +1,4 @@
-"""What validation logs is the bound that `sample.py evaluate=true` reports."""
+"""Validation logs the same bound that `sample.py evaluate=true` reports."""
 
 import statistics
 
@@ -14,28 +14,38 @@ from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 X0 = torch.randint(0, 5, (40, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
 
-def untrained(draws):
+def make_model(draws):
+    """Return an untrained model."""
     torch.manual_seed(0)
     network = CountNetwork(ResidualMLP(shape=(6,), width=8, depth=1), StandardisedInputs(2.0, 1.4))
-    head, mean = ScaledHead(2.0), X0.float().mean(0)
+    head = ScaledHead(2.0)
+    mean = X0.float().mean(0)
     return BlackoutDiffusion(network, head, PureDeath(4), mean, validation_draws=draws).eval()
 
 
-def validated(draws, seed=0):
-    model, nats = untrained(draws), []
-    model.seed, model.record = seed, lambda name, values: nats.append(values)
-    for part in torch.arange(len(X0)).split(40 if draws > 10 else 16):  # in one, where there are many
+def validation_nats(draws, seed=0):
+    """Return the mean bound that validation records."""
+    model = make_model(draws)
+    nats = []
+    model.seed = seed
+    model.record = lambda name, values: nats.append(values)
+    # many draws are validated in one batch
+    for part in torch.arange(len(X0)).split(40 if draws > 10 else 16):
         model.validation_step({"x0": X0[part], "index": part})
     return float(torch.cat(nats).mean())
 
 
 @pytest.mark.deep
 def test_validation_estimates_the_bound():
-    assert validated(400) == pytest.approx(continuous_bits(untrained(1), X0, repeats=400).value, rel=0.01)
+    assert validation_nats(400) == pytest.approx(
+        continuous_bits(make_model(1), X0, repeats=400).value, rel=0.01
+    )
 
 
-def test_more_draws_are_less_noisy():
-    one, many = (statistics.stdev(validated(draws, seed) for seed in range(20)) for draws in (1, 16))
-    assert many < one / 2.5
+def test_more_draws_reduce_the_noise_of_validation():
+    noise_of_one, noise_of_many = (
+        statistics.stdev(validation_nats(draws, seed) for seed in range(20)) for draws in (1, 16)
+    )
+    assert noise_of_many < noise_of_one / 2.5
     with pytest.raises(ValueError, match="validation_draws"):
-        untrained(0)
+        make_model(0)

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from blackout.data import CountData
 from blackout.evaluation.extractors import ModuleExtractor
 
-FEATURES, CLASSES = 24, 10
+FEATURES = 24
+CLASSES = 10
 
 
 class TinyNet(nn.Module):
-    """uint8 [B, 3, H, W] -> features [B, 24], logits [B, 10], with random weights of O(1) outputs."""
+    """uint8 [B, 3, H, W] -> features [B, 24] and logits [B, 10], with random weights."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -28,11 +29,12 @@ class TinyNet(nn.Module):
 
 
 def tiny_extractor(seed: int = 0) -> ModuleExtractor:
+    """Return an extractor with a tiny network."""
     return ModuleExtractor(TinyNet(seed), "tiny", FEATURES, CLASSES)
 
 
 def images(count: int, seed: int, spread: float = 1.0, size: int = 8) -> Tensor:
-    """Random uint8 images [count, 3, size, size] of varying brightness and colour."""
+    """Return random uint8 images [count, 3, size, size] of varying brightness and colour."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(count, 3, size, size, generator=generator)
     tint = torch.rand(count, 3, 1, 1, generator=generator) ** spread
@@ -40,4 +42,5 @@ def images(count: int, seed: int, spread: float = 1.0, size: int = 8) -> Tensor:
 
 
 def colour_data(train: int = 150, test: int = 60) -> CountData:
+    """Return a small dataset of colour images."""
     return CountData("colours", images(train, 1), images(test, 2), 255, val=images(40, 3))

@@ -1,4 +1,4 @@
-"""Every choice of metrics composes, and starts without loading anything."""
+"""Every choice of metrics composes and starts without loading anything."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ CHOICES = {
 
 
 def composed(choice: str, overrides: list[str]) -> object:
+    """Return the composed metrics of a choice."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("train", overrides=[*f"metrics={choice}".split(), *overrides]).metrics
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_composes(choice: str) -> None:
-    made = instantiate(composed(choice, CHOICES[choice]))
-    assert isinstance(made, Scorer) and made.reference == "train"
+def test_every_choice_can_be_built(choice: str) -> None:
+    scorer = instantiate(composed(choice, CHOICES[choice]))
+    assert isinstance(scorer, Scorer) and scorer.reference == "train"
 
 
-def test_none_is_none() -> None:
+def test_the_choice_none_is_none() -> None:
     assert composed("none", []) is None
 
 

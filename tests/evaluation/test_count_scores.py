@@ -1,4 +1,4 @@
-"""Scores of counts: what is right scores as held-out data do, what is wrong is found."""
+"""Scores of counts: correct samples score like held-out data, and errors are detected."""
 
 from __future__ import annotations
 
@@ -24,22 +24,34 @@ from tests.structure.test_protocols import as_scorer
 GENERATOR = np.random.default_rng(0)
 
 
-def draw(number: int) -> torch.Tensor:
-    """Six elements with a common factor."""
+def sample_counts(number: int) -> torch.Tensor:
+    """Sample counts of six elements with a common factor."""
     rate = GENERATOR.gamma(2.0, 1.0, (number, 1)) * np.array([0.3, 1.0, 2.0, 4.0, 8.0, 16.0])
     return torch.from_numpy(GENERATOR.poisson(rate))
 
 
-DATA = CountData("made", draw(1000), draw(800), 400)
+DATA = CountData("made", sample_counts(1000), sample_counts(800), 400)
 SCORER = CountScorer(max_samples=150, seed=1)
 SCORES = (
-    "c2st_auc", "c2st_auc_error", "c2st_accuracy", "c2st_linear_auc", "c2st_linear_auc_error", "ks_mean", "ks_total",
-    "mean_ratio", "variance_ratio", "zeros_difference", "max_ratio", "correlation_difference", "novelty",
-    "equality_difference", "co_occurrence_difference",
-)  # fmt: skip
+    "c2st_auc",
+    "c2st_auc_error",
+    "c2st_accuracy",
+    "c2st_linear_auc",
+    "c2st_linear_auc_error",
+    "ks_mean",
+    "ks_total",
+    "mean_ratio",
+    "variance_ratio",
+    "zeros_difference",
+    "max_ratio",
+    "correlation_difference",
+    "novelty",
+    "equality_difference",
+    "co_occurrence_difference",
+)
 
 
-def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> None:
+def test_independent_elements_have_no_co_occurrence_difference() -> None:
     grid = np.stack(np.meshgrid(np.arange(2), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
     rare = np.stack(np.meshgrid([0, 0, 3], [0, 0, 0, 5], indexing="ij"), -1).reshape(-1, 2)
     assert compare_pairs(grid, rare)["co_occurrence_difference"] < 1e-12
@@ -50,16 +62,18 @@ def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> 
     assert compare_pairs(empty, rare)["equality_difference"] == 0
 
 
-def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
+def test_relations_hidden_from_means_and_correlations_are_scored() -> None:
     generator = np.random.default_rng(1)
 
-    def brackets(number: int) -> np.ndarray:
-        """Elements 0 and 2 are equal in 88 % of the samples, else two apart; 3 is a copy of 1."""
-        first, other = generator.poisson(generator.gamma(2, 20, (2, number)))
-        apart = 2 * (generator.random(number) > 0.88)
-        return np.stack([first, other, first + apart, other], 1)
+    def sample_related_counts(number: int) -> np.ndarray:
+        """Sample elements where 0 and 2 are equal in 88 % of the samples, else two apart; 3 copies
+        1."""
+        first, second = generator.poisson(generator.gamma(2, 20, (2, number)))
+        offset = 2 * (generator.random(number) > 0.88)
+        return np.stack([first, second, first + offset, second], 1)
 
-    data, samples = brackets(1000), brackets(1000)
+    data = sample_related_counts(1000)
+    samples = sample_related_counts(1000)
     assert compare_pairs(samples, data)["equality_difference"] < 0.05
     samples[:, 2] += generator.integers(1, 3, 1000)
     assert compare_pairs(samples, data)["equality_difference"] > 0.8
@@ -73,77 +87,90 @@ def test_relations_that_means_and_correlations_do_not_show_are_scored() -> None:
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use few trees, which is faster."""
     monkeypatch.setattr(two_samples, "TREES", 25)
 
 
 def score(samples: torch.Tensor) -> dict[str, float]:
+    """Return the scores of samples, in batches."""
     scores = as_scorer(SCORER).begin(DATA, len(samples))
     for part in torch.arange(len(samples)).split(70):
         scores.update({"samples": samples[part]}, part)
     return scores.compute()
 
 
-def test_samples_that_are_right_score_as_held_out_data_do() -> None:
-    values, own = score(draw(800)), SCORER.held_out(DATA, 800)
+def test_correct_samples_score_like_held_out_data() -> None:
+    values = score(sample_counts(800))
+    held_out = SCORER.held_out(DATA, 800)
     assert (
-        own is not None
-        and values.keys() == set(SCORES) == own["values"].keys()
-        and own["num_samples"] == 800
+        held_out is not None
+        and values.keys() == set(SCORES) == held_out["values"].keys()
+        and held_out["num_samples"] == 800
     )
-    for found in (values, own["values"]):
-        assert 0.4 < found["c2st_auc"] < 0.6 and 0.4 < found["c2st_linear_auc"] < 0.6
-        assert abs(found["zeros_difference"]) < 0.06 and 0.7 < found["variance_ratio"] < 1.4
-        assert found["ks_mean"] < 0.12
+    for scores in (values, held_out["values"]):
+        assert 0.4 < scores["c2st_auc"] < 0.6 and 0.4 < scores["c2st_linear_auc"] < 0.6
+        assert abs(scores["zeros_difference"]) < 0.06 and 0.7 < scores["variance_ratio"] < 1.4
+        assert scores["ks_mean"] < 0.12
     assert 0.8 < values["novelty"] < 1.25
 
 
-def test_what_is_wrong_is_found() -> None:
-    shuffled = torch.stack([column[torch.randperm(200)] for column in draw(200).T], 1)
+def test_wrong_samples_are_detected() -> None:
+    shuffled = torch.stack([column[torch.randperm(200)] for column in sample_counts(200).T], 1)
     independent = score(shuffled)
     assert independent["c2st_auc"] > 0.7 and independent["correlation_difference"] > 0.2
     assert independent["ks_mean"] < 0.12
-    dim = score(draw(200) // 2)
-    assert dim["mean_ratio"] < 0.6 and dim["zeros_difference"] > 0.05
+    darker = score(sample_counts(200) // 2)
+    assert darker["mean_ratio"] < 0.6 and darker["zeros_difference"] > 0.05
     assert score(DATA.train[:200].long())["novelty"] == 0
 
 
-def test_from_few_held_out_counts_several_parts_of_the_samples_are_told() -> None:
-    samples, few = draw(95).numpy(), replace(DATA, test=DATA.test[:30])
-    spaced = samples[np.linspace(0, 94, 90).astype(int)]
-    parts = [classifier_test(spaced[k::3], few.test.numpy(), False, 1, 8)[0] for k in range(3)]
-    scores = compare_counts(samples, few, 150, 1)
+def test_few_held_out_counts_are_compared_with_several_parts_of_the_samples() -> None:
+    samples = sample_counts(95).numpy()
+    few_held_out = replace(DATA, test=DATA.test[:30])
+    selected = samples[np.linspace(0, 94, 90).astype(int)]
+    parts = [
+        classifier_test(selected[k::3], few_held_out.test.numpy(), False, 1, 8)[0] for k in range(3)
+    ]
+    scores = compare_counts(samples, few_held_out, 150, 1)
     assert scores["c2st_auc"] == pytest.approx(np.mean(parts))
     assert scores["c2st_auc_error"] == scores["c2st_linear_auc_error"] == null_auc_error(30, 3)
 
 
 @pytest.mark.parametrize("number, parts, repeats", [(60, 1, 400), (60, 3, 200), (300, 1, 200)])
-def test_the_error_of_an_auc_is_its_deviation_for_perfect_samples(number: int, parts: int, repeats: int) -> None:
-    """A difference of means as the classifier, in five folds; that of Mann and Whitney is smaller by a root of two."""
-    rng, fold = np.random.default_rng(0), np.arange(number) % 5
-    found = []
+def test_the_error_of_an_auc_is_its_standard_deviation_for_perfect_samples(
+    number: int, parts: int, repeats: int
+) -> None:
+    """The classifier is a difference of means, in five folds.
+
+    The standard deviation of Mann and Whitney (1947) is smaller by a factor of sqrt(2).
+    """
+    rng = np.random.default_rng(0)
+    fold = np.arange(number) % 5
+    mean_aucs = []
     for _ in range(repeats):
         real = rng.normal(size=(number, 8))
         aucs = []
         for _ in range(parts):
-            samples, scores = rng.normal(size=(number, 8)), np.zeros((2, number))
+            samples = rng.normal(size=(number, 8))
+            scores = np.zeros((2, number))
             for k in range(5):
                 direction = samples[fold != k].mean(0) - real[fold != k].mean(0)
                 scores[:, fold == k] = samples[fold == k] @ direction, real[fold == k] @ direction
             aucs.append((scores[0][:, None] > scores[1]).mean())
-        found.append(np.mean(aucs))
-    assert np.std(found) == pytest.approx(null_auc_error(number, parts), rel=0.2)
+        mean_aucs.append(np.mean(aucs))
+    assert np.std(mean_aucs) == pytest.approx(null_auc_error(number, parts), rel=0.2)
 
 
 @pytest.mark.deep
-def test_the_error_is_that_of_the_regression_itself() -> None:
+def test_the_error_of_an_auc_is_that_of_the_logistic_regression() -> None:
     rng = np.random.default_rng(0)
-    found = [classifier_test(*rng.poisson(3.0, (2, 60, 10)), linear=True)[0] for _ in range(120)]
-    assert np.std(found) == pytest.approx(null_auc_error(60), rel=0.2)
+    aucs = [classifier_test(*rng.poisson(3.0, (2, 60, 10)), linear=True)[0] for _ in range(120)]
+    assert np.std(aucs) == pytest.approx(null_auc_error(60), rel=0.2)
 
 
-def test_provenance_holds_the_reference() -> None:
-    made = SCORER.begin(DATA, 50).provenance()
-    assert made["metrics"]["reference"]["sha256"] == DATA.fingerprint("test")
+def test_provenance_names_the_reference() -> None:
+    provenance = SCORER.begin(DATA, 50).provenance()
+    assert provenance["metrics"]["reference"]["sha256"] == DATA.fingerprint("test")
 
 
 def test_during_training_samples_are_compared_with_validation_counts() -> None:
@@ -164,23 +191,25 @@ def test_during_training_samples_are_compared_with_validation_counts() -> None:
         SCORER.begin(DATA, 300, split="val")
 
 
-def test_a_copula_stands_beside_and_shuffled_elements_are_worse() -> None:
-    fitted = SCORER.baseline(DATA, 300)
+def test_scores_of_a_copula_are_the_baseline() -> None:
+    baseline = SCORER.baseline(DATA, 300)
     assert (
-        fitted is not None
-        and fitted["name"] == "gaussian_copula"
-        and fitted["values"].keys() == set(SCORES)
+        baseline is not None
+        and baseline["name"] == "gaussian_copula"
+        and baseline["values"].keys() == set(SCORES)
     )
-    assert fitted["values"]["correlation_difference"] < 0.1 and fitted["values"]["ks_mean"] < 0.12
+    assert (
+        baseline["values"]["correlation_difference"] < 0.1 and baseline["values"]["ks_mean"] < 0.12
+    )
     assert CountScorer(baselines=False).baseline(DATA, 50) is None
 
 
-def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
+def test_scores_that_need_more_samples_are_left_out(tmp_path: Path) -> None:
     with pytest.warns(
         UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"
     ):
-        few = score(draw(5))
-    assert set(SCORES) - few.keys() == {
+        values = score(sample_counts(5))
+    assert set(SCORES) - values.keys() == {
         "c2st_auc",
         "c2st_auc_error",
         "c2st_accuracy",
@@ -188,25 +217,28 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
         "c2st_linear_auc_error",
     }
     with pytest.warns(UserWarning, match="c2st scores and correlation_difference are left out"):
-        assert "correlation_difference" not in (one := score(draw(1))) and "ks_mean" in one
+        assert (
+            "correlation_difference" not in (values_of_one := score(sample_counts(1)))
+            and "ks_mean" in values_of_one
+        )
     with pytest.raises(UserError, match=r"max_samples=3"):
         CountScorer(max_samples=3)
-    np.savez(tmp_path / "s.npz", samples=draw(30).numpy().astype(np.int32))
+    np.savez(tmp_path / "s.npz", samples=sample_counts(30).numpy().astype(np.int32))
     assert SCORER.read(tmp_path / "s.npz", DATA)["samples"].shape == (30, 6)
 
 
-def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
-    seen = torch.ones(DATA.test.shape, dtype=torch.bool)
-    seen[:300, 2] = False
+def test_the_handling_of_missing_entries_is_warned_of() -> None:
+    observed = torch.ones(DATA.test.shape, dtype=torch.bool)
+    observed[:300, 2] = False
     with pytest.warns(UserWarning, match="compared with 500 test samples without missing entries"):
-        SCORER.begin(replace(DATA, test_observed=seen), 50)
+        SCORER.begin(replace(DATA, test_observed=observed), 50)
     with pytest.warns(
         UserWarning, match="compared with 800 test samples with filled missing entries"
     ):
-        SCORER.begin(replace(DATA, test_observed=torch.zeros_like(seen)), 50)
+        SCORER.begin(replace(DATA, test_observed=torch.zeros_like(observed)), 50)
 
 
-def test_samples_laid_out_as_the_file_was_are_read(tmp_path: Path) -> None:
+def test_samples_in_the_layout_of_the_file_are_read(tmp_path: Path) -> None:
     images = torch.arange(60).reshape(10, 1, 2, 3)
     data = CountData("images", images, images, 60, sample_shape=(2, 3))
     np.savez(tmp_path / "s.npz", samples=images[:, 0].numpy())
@@ -214,7 +246,7 @@ def test_samples_laid_out_as_the_file_was_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_the_figure_shows_both_sets(tmp_path: Path) -> None:
+def test_the_figure_has_all_panels(tmp_path: Path) -> None:
     scores = SCORER.begin(DATA, 40)
     scores.update({"samples": DATA.test[:40].int()}, torch.arange(40))
     scores.compute()

@@ -1,4 +1,4 @@
-"""Two processes give the single-process result."""
+"""Two processes compute the same scores as one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ SAMPLES = 75
 
 
 def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
+    """Return the scores computed by one of several processes."""
     choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prdc", "classes"], "train", 16, cache)
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
@@ -32,6 +33,7 @@ def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
 
 
 def lost_sample(rank: int, cache: Path) -> str:
+    """Return the error of a run in which samples are missing."""
     run = Scorer(tiny_extractor, ["fd"], "train", 16, cache).begin(colour_data(), SAMPLES)
     run.update({"samples": images(30, rank)}, torch.arange(30) + 30 * rank)
     with pytest.raises(UserError) as caught:
@@ -39,7 +41,9 @@ def lost_sample(rank: int, cache: Path) -> str:
     return str(caught.value)
 
 
-def refused(rank: int) -> str:
+def error_of_first_process(rank: int) -> str:
+    """Return the error that only the first process knows."""
+
     def fail() -> None:
         assert rank == 0
         raise ValueError("only the first process knows")
@@ -50,6 +54,7 @@ def refused(rank: int) -> str:
 
 
 def work(rank: int, folder: Path) -> None:
+    """Run all checks in one of two processes, and save the results."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     with first_process_first():
@@ -57,37 +62,37 @@ def work(rank: int, folder: Path) -> None:
             (folder / "made").touch()
         assert (folder / "made").exists()
     cache = folder / "cache"
-    result = {
+    results = {
         "fresh": scores(rank, 2, cache),
         "cached": scores(rank, 2, cache),
         "lost": lost_sample(rank, cache),
-        "refused": refused(rank),
+        "refused": error_of_first_process(rank),
         "shares": [
             [batch.tolist() for batch in my_batches(torch.arange(10, 15), 2)],
             my_samples(5).tolist(),
         ],
     }
-    torch.save(result, folder / f"{rank}.pt")
+    torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("processes")
-    done = processes.run_distributed("tests/evaluation/test_distributed", folder)
-    assert done.returncode == 0, done.stderr
+    process = processes.run_distributed("tests/evaluation/test_distributed", folder)
+    assert process.returncode == 0, process.stderr
     assert len(list((folder / "cache").iterdir())) == 1
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
 def test_two_processes_agree_with_one(results: list[dict[str, Any]], tmp_path: Path) -> None:
-    alone = scores(0, 1, tmp_path)
+    single = scores(0, 1, tmp_path)
     assert results[0]["fresh"] == results[1]["fresh"]
-    assert results[0]["fresh"] == pytest.approx(alone, rel=1e-6, abs=1e-9)
-    assert results[0]["cached"] == pytest.approx(alone, rel=1e-6, abs=1e-9)
+    assert results[0]["fresh"] == pytest.approx(single, rel=1e-6, abs=1e-9)
+    assert results[0]["cached"] == pytest.approx(single, rel=1e-6, abs=1e-9)
 
 
-def test_every_process_hears_of_a_failure(results: list[dict[str, Any]]) -> None:
+def test_every_process_receives_a_failure(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert "75 samples were requested, but only 60" in str(result["lost"])
         assert result["refused"] == "only the first process knows"

@@ -1,3 +1,5 @@
+"""Feature extractors: frozen weights, precision, refused files, and cached classifiers."""
+
 from __future__ import annotations
 
 import urllib.error
@@ -28,6 +30,7 @@ from tests.evaluation.networks import (
 
 
 def offline(*_: object, **__: object) -> None:
+    """Fail like a download without a network."""
     raise urllib.error.URLError("no route to host")
 
 
@@ -39,14 +42,14 @@ def test_module_extractor_freezes_and_evaluates() -> None:
     assert features.shape == (5, FEATURES) and logits is not None and logits.shape == (5, CLASSES)
 
 
-def test_identity_is_that_of_the_weights() -> None:
+def test_the_identity_depends_on_the_weights() -> None:
     assert tiny_extractor(0).identity == tiny_extractor(0).identity != tiny_extractor(1).identity
 
 
-def test_precision_is_full_whatever_the_surroundings() -> None:
-    alone = tiny_extractor()(images(3, 0)).features
+def test_extractors_always_use_full_precision() -> None:
+    expected = tiny_extractor()(images(3, 0)).features
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(tiny_extractor()(images(3, 0)).features, alone)
+        assert torch.equal(tiny_extractor()(images(3, 0)).features, expected)
     precision = torch.get_float32_matmul_precision()
     for surrounding in ("high", "highest"):
         torch.set_float32_matmul_precision(surrounding)
@@ -70,14 +73,14 @@ def test_module_extractor_refuses_wrong_widths_and_names() -> None:
             ModuleExtractor(TinyNet(), name, FEATURES)
 
 
-def test_inception_without_weights_says_where_to_put_them(
+def test_missing_inception_weights_are_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         Inception()
-    message = str(caught.value)
+    message = str(error.value)
     assert (
         "\n" not in message
         and "no route to host" in message
@@ -123,14 +126,14 @@ def test_classifier_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("blackout.evaluation.extractors.STEPS", 10)
     first = Classifier(digits, cache=tmp_path)
 
-    def never(*_: object) -> None:
+    def refuse_training(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("blackout.evaluation.extractors._train", never)
+    monkeypatch.setattr("blackout.evaluation.extractors._train", refuse_training)
     state = torch.get_rng_state()
-    again = Classifier(digits, cache=tmp_path)
+    cached = Classifier(digits, cache=tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
-    assert again.identity == first.identity
+    assert cached.identity == first.identity
     with pytest.raises(AssertionError, match="trained again"):
         Classifier(digits, seed=1, cache=tmp_path)
 

@@ -1,3 +1,5 @@
+"""Streaming feature statistics."""
+
 from __future__ import annotations
 
 import pytest
@@ -7,7 +9,7 @@ from blackout.distributed import SampleRows
 from blackout.evaluation import FeatureStatistics
 
 
-def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> None:
+def test_statistics_are_mean_and_unbiased_covariance_for_any_batches() -> None:
     x = torch.randn(101, 12, generator=torch.Generator().manual_seed(0)) * 0.1 + 3
     statistics = FeatureStatistics(12)
     for batch in x.split([1, 40, 7, 53]):
@@ -20,17 +22,17 @@ def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> N
     assert torch.equal(sigma, sigma.T)
 
 
-def test_statistics_keep_their_digits_far_from_0_and_over_processes() -> None:
-    """Of mean / std 2.5e6, which raw sums leave three digits of a covariance."""
+def test_statistics_are_accurate_far_from_zero_and_over_processes() -> None:
+    """At mean / std 2.5e6, raw sums leave only three digits of a covariance."""
     x = torch.randn(400, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 2.5e6
     parts = [FeatureStatistics(6) for _ in range(3)]
     for part, rows in zip(parts, (x[:250], x[250:399], x[399:]), strict=True):
         for batch in rows.split(64):
             part.update(batch)
-    whole = FeatureStatistics(6)
-    for name in ("count", "mean", "outer"):  # as torchmetrics leaves what it gathered
-        setattr(whole, name, torch.stack([getattr(part, name) for part in parts]))
-    mu, sigma, n = whole.compute()
+    merged = FeatureStatistics(6)
+    for name in ("count", "mean", "outer"):  # stacked, as torchmetrics gathers them
+        setattr(merged, name, torch.stack([getattr(part, name) for part in parts]))
+    mu, sigma, n = merged.compute()
     centred = x - 2.5e6
     assert n == 400
     torch.testing.assert_close(mu - 2.5e6, centred.mean(0), rtol=0, atol=1e-8)
@@ -43,7 +45,7 @@ def test_sums_stay_float64_when_the_model_is_cast() -> None:
     assert statistics.outer.dtype is torch.float64
 
 
-def test_reset_forgets() -> None:
+def test_reset_clears_the_statistics() -> None:
     statistics = FeatureStatistics(2)
     statistics.update(torch.full((5, 2), 9.0))
     statistics.reset()

@@ -1,3 +1,5 @@
+"""Conversion of counts to images of bytes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,7 +12,7 @@ from blackout.evaluation.extractors import to_rgb
 
 
 @pytest.mark.parametrize("max_count", [1, 2, 16, 100, 254, 255, 256, 1000, 65535])
-def test_maps_every_count_to_the_nearest_grey_level(max_count: int) -> None:
+def test_every_count_is_mapped_to_the_nearest_grey_level(max_count: int) -> None:
     counts = torch.arange(max_count + 1, dtype=torch.int32)
     expected = np.floor(255 * counts.numpy().astype(np.float64) / max_count + 0.5)
     grey = to_uint8(counts, max_count)
@@ -18,7 +20,7 @@ def test_maps_every_count_to_the_nearest_grey_level(max_count: int) -> None:
     assert (grey.numpy() == expected).all()
 
 
-def test_is_exact_for_bytes_and_bits() -> None:
+def test_bytes_and_bits_are_mapped_exactly() -> None:
     counts = torch.arange(256, dtype=torch.uint8)
     assert torch.equal(to_uint8(counts, 255), counts)
     assert to_uint8(torch.tensor([0, 1]), 1).tolist() == [0, 255]
@@ -37,12 +39,12 @@ def test_is_exact_for_bytes_and_bits() -> None:
         (torch.tensor([0]), 0, "max_count"),
     ],
 )
-def test_refuses_what_are_not_counts(counts: torch.Tensor, max_count: int, message: str) -> None:
+def test_invalid_counts_are_refused(counts: torch.Tensor, max_count: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         to_uint8(counts, max_count)
 
 
-def test_repeats_grey_and_refuses_other_channels() -> None:
+def test_grey_images_are_repeated_and_other_channels_refused() -> None:
     grey = torch.randint(0, 256, (2, 1, 4, 5), dtype=torch.uint8)
     assert torch.equal(to_rgb(grey), grey.repeat(1, 3, 1, 1))
     for shape in [(2, 2, 4, 4), (3, 4, 4), (2, 16)]:

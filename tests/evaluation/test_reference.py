@@ -1,3 +1,5 @@
+"""Reference statistics: computed once, cached, read from files."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -23,7 +25,7 @@ from tests.evaluation.networks import (
 
 
 class CountingExtractor(ModuleExtractor):
-    """Counts the images that pass."""
+    """An extractor that counts its images."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(TinyNet(seed), "tiny", FEATURES, CLASSES)
@@ -34,12 +36,14 @@ class CountingExtractor(ModuleExtractor):
         return super().__call__(images)
 
 
-def same(a: Reference, b: Reference) -> bool:
+def is_equal(a: Reference, b: Reference) -> bool:
+    """Return whether two references are equal."""
     return torch.equal(a.mu, b.mu) and torch.equal(a.sigma, b.sigma) and a.origin == b.origin
 
 
-def test_is_computed_once(tmp_path: Path) -> None:
-    data, extractor = colour_data(), CountingExtractor()
+def test_references_are_computed_once(tmp_path: Path) -> None:
+    data = colour_data()
+    extractor = CountingExtractor()
     first = dataset_reference(data, "train", extractor, batch_size=64, cache=tmp_path)
     assert extractor.passed == first.num_samples == 150
     assert first.features is None
@@ -47,7 +51,7 @@ def test_is_computed_once(tmp_path: Path) -> None:
     extractor.passed = 0
     second = dataset_reference(data, "train", extractor, cache=tmp_path)
     assert extractor.passed == 0
-    assert same(first, second)
+    assert is_equal(first, second)
     assert first.origin == second.origin
 
 
@@ -55,39 +59,48 @@ def test_is_computed_once(tmp_path: Path) -> None:
 def test_validation_images_belong_to_the_training_reference(
     tmp_path: Path, validation: int
 ) -> None:
-    """So that published scores, which have the full official training set as reference, do not depend on them."""
-    whole, rows = (
-        replace(colour_data(), val=torch.empty(0)),
-        torch.randperm(150)[:validation].sort().values,
-    )
-    stayed = torch.ones(150, dtype=torch.bool)
-    stayed[rows] = False
-    data = replace(whole, train=whole.train[stayed], val=whole.train[rows], val_rows=rows)
+    """Published scores use the complete official training set.
+
+    The reference must therefore not depend on the split into training and validation images.
+    """
+    full = replace(colour_data(), val=torch.empty(0))
+    rows = torch.randperm(150)[:validation].sort().values
+    is_training = torch.ones(150, dtype=torch.bool)
+    is_training[rows] = False
+    data = replace(full, train=full.train[is_training], val=full.train[rows], val_rows=rows)
     extractor = CountingExtractor()
-    first = dataset_reference(whole, "train", extractor, cache=tmp_path)
+    first = dataset_reference(full, "train", extractor, cache=tmp_path)
     assert extractor.passed == first.num_samples == 150 and first.origin[
         "data"
-    ] == whole.fingerprint("train")
+    ] == full.fingerprint("train")
     assert (
-        same(dataset_reference(data, "train", extractor, cache=tmp_path), first)
+        is_equal(dataset_reference(data, "train", extractor, cache=tmp_path), first)
         and extractor.passed == 150
     )
 
 
-def test_features_are_added_to_the_cache_when_asked_for(tmp_path: Path) -> None:
-    data, extractor = colour_data(), CountingExtractor()
-    bare = dataset_reference(data, "test", extractor, cache=tmp_path)
-    full = dataset_reference(data, "test", extractor, with_features=True, cache=tmp_path)
+def test_features_are_added_to_the_cache_on_request(tmp_path: Path) -> None:
+    data = colour_data()
+    extractor = CountingExtractor()
+    without_features = dataset_reference(data, "test", extractor, cache=tmp_path)
+    with_features_added = dataset_reference(
+        data, "test", extractor, with_features=True, cache=tmp_path
+    )
     assert extractor.passed == 120
-    assert full.features is not None and full.features.shape == (60, FEATURES)
-    again = dataset_reference(data, "test", extractor, with_features=True, cache=tmp_path)
+    assert with_features_added.features is not None and with_features_added.features.shape == (
+        60,
+        FEATURES,
+    )
+    cached = dataset_reference(data, "test", extractor, with_features=True, cache=tmp_path)
     assert extractor.passed == 120
-    assert again.features is not None and torch.equal(again.features, full.features)
-    torch.testing.assert_close(bare.sigma, full.sigma)
+    assert cached.features is not None and torch.equal(
+        cached.features, with_features_added.features
+    )
+    torch.testing.assert_close(without_features.sigma, with_features_added.sigma)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_every_ingredient_names_another_file(tmp_path: Path) -> None:
+def test_the_cache_file_depends_on_every_input(tmp_path: Path) -> None:
     data = colour_data()
     dark = CountData("colours", data.train // 2, data.test, 255)
     fewer = CountData("colours", data.train // 2, data.test // 2, 127)
@@ -103,9 +116,10 @@ def test_every_ingredient_names_another_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "exchanged"])
-def test_a_damaged_cache_is_computed_anew(tmp_path: Path, damage: str) -> None:
-    data, extractor = colour_data(), CountingExtractor()
-    good = dataset_reference(data, "train", extractor, cache=tmp_path)
+def test_a_damaged_cache_is_recomputed(tmp_path: Path, damage: str) -> None:
+    data = colour_data()
+    extractor = CountingExtractor()
+    original = dataset_reference(data, "train", extractor, cache=tmp_path)
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     if damage == "truncated":
@@ -116,10 +130,12 @@ def test_a_damaged_cache_is_computed_anew(tmp_path: Path, damage: str) -> None:
     elif damage == "empty":
         path.write_bytes(b"")
     else:
-        write_reference(path, dataclasses.replace(good, origin={**good.origin, "split": "test"}))
+        write_reference(
+            path, dataclasses.replace(original, origin={**original.origin, "split": "test"})
+        )
     with pytest.warns(UserWarning, match="damaged and will be replaced"):
-        assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
-    assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
+        assert is_equal(dataset_reference(data, "train", extractor, cache=tmp_path), original)
+    assert is_equal(dataset_reference(data, "train", extractor, cache=tmp_path), original)
 
 
 def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
@@ -128,7 +144,7 @@ def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
         dataset_reference(colour_data(), "train", tiny_extractor(), cache=tmp_path / "file")
 
 
-def test_refuses_other_splits_and_data() -> None:
+def test_invalid_splits_and_data_are_refused() -> None:
     with pytest.raises(UserError, match="must be train, test"):
         dataset_reference(colour_data(), "validation", tiny_extractor())  # type: ignore[arg-type]
     vectors = CountData(
@@ -141,21 +157,23 @@ def test_refuses_other_splits_and_data() -> None:
         dataset_reference(single, "test", tiny_extractor())
 
 
-def test_file_round_trip(tmp_path: Path) -> None:
+def test_references_are_written_and_read(tmp_path: Path) -> None:
     extractor = tiny_extractor()
-    made = dataset_reference(colour_data(), "train", extractor, with_features=True, cache=tmp_path)
-    write_reference(tmp_path / "statistics", made)
-    read = file_reference(tmp_path / "statistics", extractor)
-    assert same(made, read) and read.num_samples == 150
+    reference = dataset_reference(
+        colour_data(), "train", extractor, with_features=True, cache=tmp_path
+    )
+    write_reference(tmp_path / "statistics", reference)
+    loaded = file_reference(tmp_path / "statistics", extractor)
+    assert is_equal(reference, loaded) and loaded.num_samples == 150
     assert (
-        read.features is not None
-        and made.features is not None
-        and torch.equal(read.features, made.features)
+        loaded.features is not None
+        and reference.features is not None
+        and torch.equal(loaded.features, reference.features)
     )
 
 
-def test_common_statistics_file(tmp_path: Path) -> None:
-    """As pytorch-fid, EDM and others write them: mu and sigma, nothing else."""
+def test_common_statistics_files_are_read(tmp_path: Path) -> None:
+    """Files of pytorch-fid, EDM and others contain only mu and sigma."""
     path = tmp_path / "cifar10-32x32.npz"
     np.savez(path, mu=np.arange(FEATURES, dtype=np.float32), sigma=np.eye(FEATURES))
     reference = file_reference(path, tiny_extractor())
@@ -167,8 +185,9 @@ def test_common_statistics_file(tmp_path: Path) -> None:
     assert reference.origin["file"] == path.name
 
 
-def test_refuses_bad_statistics_files(tmp_path: Path) -> None:
-    path, extractor = tmp_path / "s.npz", tiny_extractor()
+def test_invalid_statistics_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    extractor = tiny_extractor()
     with pytest.raises(UserError, match="no such file"):
         file_reference(path, extractor)
     path.write_bytes(b"not a zip")

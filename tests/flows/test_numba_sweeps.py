@@ -1,4 +1,4 @@
-"""Compiled cluster moves are those of the plain loop; sweeps are compared in test_annealing.py."""
+"""Compiled cluster moves equal the plain loop; sweeps are compared in test_annealing.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from blackout.random import SampleStreams
     "target, single",
     [(Ising([3, 4], 0.6, 0.1), False), (Potts([2, 3], 3, 0.8), False), (Ising([3, 3], 0.6), True)],
 )
-def test_compiled_clusters_equal_the_plain_loop(target: Target, single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_clusters_equal_the_plain_loop(
+    target: Target, single: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(target.levels, (20, target.sites), generator=generator).to(torch.uint8)
     states = States.evaluate(target, x)

@@ -1,4 +1,7 @@
-"""Bad command lines, checkpoints, models and data files without end, each a function of its number."""
+"""An endless sequence of invalid command lines, checkpoints, models and data files.
+
+Each case is a function of the seed and its number.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,73 @@ from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
 VALUES = (
-    "abc", "-1", "0", "null", "[]", "{}", "nan", "inf", "-0.5", "1.5", "''", "true", "[1,2]", "{a: 1}", "9" * 20,
-    "../x", "é", "1e-400", "${seed}", "${nothing}", "{_target_: os.system, command: 'touch owned'}",
+    "abc",
+    "-1",
+    "0",
+    "null",
+    "[]",
+    "{}",
+    "nan",
+    "inf",
+    "-0.5",
+    "1.5",
+    "''",
+    "true",
+    "[1,2]",
+    "{a: 1}",
+    "9" * 20,
+    "../x",
+    "é",
+    "1e-400",
+    "${seed}",
+    "${nothing}",
+    "{_target_: os.system, command: 'touch owned'}",
     "{_target_: nothing}",
-)  # fmt: skip
-BROKEN = ("=", "seed", "seed==1", "[", "{", "a=[1", "seed=1,2", "+", "~", "~seed", "++a.b.c=1", "+seed=1", "seed=${")
-BROKEN += ("@=1", "a@b=c", "-m", "--flag", "seed=1 2")
-# these decide how long a run is, or open the network: what they do is tested elsewhere
-LONG = ("max_steps", "devices", "num_samples", "num_steps", "every_n_steps", "accumulate_grad_batches", "images")
-LONG += ("repeats", "seeds", "data_dir", "val_check_interval", "baselines", "finite_steps", "num_nodes", "runs_dir")
-TRAIN = [o for o in TINY if not o.startswith("callbacks.samples")] + ["trainer.max_steps=1", "callbacks.samples=null"]
+)
+INVALID_SYNTAX = (
+    "=",
+    "seed",
+    "seed==1",
+    "[",
+    "{",
+    "a=[1",
+    "seed=1,2",
+    "+",
+    "~",
+    "~seed",
+    "++a.b.c=1",
+    "+seed=1",
+    "seed=${",
+)
+INVALID_SYNTAX += ("@=1", "a@b=c", "-m", "--flag", "seed=1 2")
+# settings of the length of a run or of the network, which other tests cover
+EXCLUDED = (
+    "max_steps",
+    "devices",
+    "num_samples",
+    "num_steps",
+    "every_n_steps",
+    "accumulate_grad_batches",
+    "images",
+)
+EXCLUDED += (
+    "repeats",
+    "seeds",
+    "data_dir",
+    "val_check_interval",
+    "baselines",
+    "finite_steps",
+    "num_nodes",
+    "runs_dir",
+)
+TRAIN = [o for o in TINY if not o.startswith("callbacks.samples")] + [
+    "trainer.max_steps=1",
+    "callbacks.samples=null",
+]
 
 
 class Malicious:
-    """Makes a file when it is unpickled."""
+    """An object that makes a file when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (open, ("owned", "w"))
@@ -45,7 +101,7 @@ class Malicious:
 
 @dataclass
 class Case:
-    """What is run: a program with arguments, after files were prepared in a scratch directory."""
+    """A program and its arguments, run after files were prepared in a scratch directory."""
 
     name: str
     program: str
@@ -53,18 +109,37 @@ class Case:
 
 
 def cases(seed: int, good: Path, scratch: Path) -> Iterator[Callable[[], Case]]:
-    """Endless cases; `good` holds a run directory `digits/a`, `scratch` is where copies of it are broken."""
+    """Yield an endless sequence of cases.
+
+    Args:
+        seed: of the sequence.
+        good: folder with a run directory `digits/a`.
+        scratch: folder for damaged copies.
+    """
     from tests.fuzz.families import KINDS
 
-    own = (setting, setting, syntax, sampling, checkpoint, checkpoint, exported, exported, array, pictures)
-    kinds = (*own, *KINDS)
+    digit_kinds = (
+        setting,
+        setting,
+        syntax,
+        sampling,
+        checkpoint,
+        checkpoint,
+        exported,
+        exported,
+        array,
+        pictures,
+    )
+    kinds = (*digit_kinds, *KINDS)
     number = 0
     while True:
         rng = random.Random(f"{seed} {number}")
         kind = kinds[number % len(kinds)]
         place = scratch / str(number)
 
-        def make(kind: Any = kind, rng: random.Random = rng, place: Path = place, number: int = number) -> Case:
+        def make(
+            kind: Any = kind, rng: random.Random = rng, place: Path = place, number: int = number
+        ) -> Case:
             place.mkdir(parents=True)
             case = kind(rng, good, place)
             case.name = f"{number} {case.name}"
@@ -76,7 +151,7 @@ def cases(seed: int, good: Path, scratch: Path) -> Iterator[Callable[[], Case]]:
 
 @cache
 def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
-    """Dotted names of the settings of a program, without those that only make it slow."""
+    """Return the dotted names of the settings of a program, without those that only slow it."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         composed = compose(name, list(base) or (["network=mlp"] if name == "train" else []))
@@ -86,19 +161,31 @@ def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
         if isinstance(node, dict) and node:
             for key, value in node.items():
                 yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
-            yield from (f"{prefix}.{option}" for option in component_arguments(composed, prefix) if option not in node)
+            yield from (
+                f"{prefix}.{option}"
+                for option in component_arguments(composed, prefix)
+                if option not in node
+            )
         elif prefix:
             yield prefix
 
-    return [leaf for leaf in walk(config, "") if leaf.rsplit(".", 1)[-1] not in LONG]
+    return [leaf for leaf in walk(config, "") if leaf.rsplit(".", 1)[-1] not in EXCLUDED]
 
 
 def typo(rng: random.Random, word: str) -> str:
-    at = rng.randrange(len(word))
-    return rng.choice([word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word[:at] + word[at:][::-1]])
+    """Return the word with a typing error."""
+    position = rng.randrange(len(word))
+    return rng.choice(
+        [
+            word[:position] + word[position + 1 :],
+            word[:position] + "x" + word[position:],
+            word[:position] + word[position:][::-1],
+        ]
+    )
 
 
 def setting(rng: random.Random, good: Path, place: Path) -> Case:
+    """Return a training run with an invalid setting."""
     leaf = rng.choice(leaves("train"))
     parts = leaf.split(".")
     change = rng.choice(["value", "value", "value", "typo", "group"])
@@ -109,44 +196,59 @@ def setting(rng: random.Random, good: Path, place: Path) -> Case:
     else:
         argument = f"{leaf}={rng.choice(VALUES)}"
     key = argument.split("=")[0]
-    kept = [option for option in TRAIN if not (option.split("=")[0] + ".").startswith(key + ".")]
-    return Case(argument, "train", [*kept, f"runs_dir={place}", argument])
+    options = [option for option in TRAIN if not (option.split("=")[0] + ".").startswith(key + ".")]
+    return Case(argument, "train", [*options, f"runs_dir={place}", argument])
 
 
 def syntax(rng: random.Random, good: Path, place: Path) -> Case:
-    argument = rng.choice(BROKEN)
+    """Return a training run with invalid Hydra syntax."""
+    argument = rng.choice(INVALID_SYNTAX)
     return Case(argument, "train", [*TRAIN, f"runs_dir={place}", argument])
 
 
 def sampling(rng: random.Random, good: Path, place: Path) -> Case:
+    """Return a sampling run with an invalid setting."""
     argument = f"{rng.choice(leaves('sample'))}={rng.choice(VALUES)}"
     if rng.random() < 0.2:
         argument = f"indices={rng.choice(VALUES)}"
     return Case(
-        argument, "sample", [f"ckpt={good / 'digits/a'}", "num_samples=2", f"out={place / 'out'}", argument]
-    )  # fmt: skip
+        argument,
+        "sample",
+        [f"ckpt={good / 'digits/a'}", "num_samples=2", f"out={place / 'out'}", argument],
+    )
 
 
 def damage(rng: random.Random, content: bytes) -> bytes:
-    """Cut, flip, overwrite or empty."""
-    at = rng.randrange(len(content))
+    """Cut, flip, overwrite or empty a file's content."""
+    position = rng.randrange(len(content))
     kind = rng.randrange(5)
     if kind == 0:
-        return content[:at]
+        return content[:position]
     if kind == 1:
-        return content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :]
+        return (
+            content[:position]
+            + bytes([content[position] ^ (1 << rng.randrange(8))])
+            + content[position + 1 :]
+        )
     if kind == 2:
-        return content[:at] + rng.randbytes(min(64, len(content) - at)) + content[at + 64 :]
+        return (
+            content[:position]
+            + rng.randbytes(min(64, len(content) - position))
+            + content[position + 64 :]
+        )
     if kind == 3:
         return rng.randbytes(200)
     return b""
 
 
 def checkpoint(rng: random.Random, good: Path, place: Path) -> Case:
+    """Return a run that resumes or samples from a damaged checkpoint."""
     shutil.copytree(good / "digits/a", place / "digits/a")
     run = place / "digits/a"
     path = run / "checkpoints/last.ckpt"
-    kind = rng.choice(["bytes", "bytes of both", "unhashed bytes", "keys", "pickle", "settings", "tuple"])
+    kind = rng.choice(
+        ["bytes", "bytes of both", "unhashed bytes", "keys", "pickle", "settings", "tuple"]
+    )
     if kind in ("bytes", "unhashed bytes"):
         path.write_bytes(damage(rng, path.read_bytes()))
     if kind == "bytes of both":
@@ -184,12 +286,15 @@ def checkpoint(rng: random.Random, good: Path, place: Path) -> Case:
         config = run / "config.yaml"
         config.write_bytes(damage(rng, config.read_bytes()))
     if rng.random() < 0.3:
-        return Case(f"sampling, {kind}", "sample", [f"ckpt={path}", "num_samples=2", f"out={place / 'out'}"])
+        return Case(
+            f"sampling, {kind}", "sample", [f"ckpt={path}", "num_samples=2", f"out={place / 'out'}"]
+        )
     options = [*TRAIN, "trainer.max_steps=3", f"runs_dir={place}", "run_id=a"]
     return Case(f"resuming, {kind}", "train", options)
 
 
 def exported(rng: random.Random, good: Path, place: Path) -> Case:
+    """Return a sampling run with a damaged model."""
     model = Path(shutil.copytree(good / "digits/a/model", place / "model"))
     kind = rng.choice(["weights", "bytes", "values", "values", "code", "attack"])
     description = model / "config.json"
@@ -199,7 +304,9 @@ def exported(rng: random.Random, good: Path, place: Path) -> Case:
         content = json.loads(description.read_text())
         ATTACKS[name].edit(content, Path.cwd())
         description.write_text(json.dumps(content))
-        return Case(f"model, {name}", "sample", [*options, f"data_dir={place}", *ATTACKS[name].arguments])
+        return Case(
+            f"model, {name}", "sample", [*options, f"data_dir={place}", *ATTACKS[name].arguments]
+        )
     if kind == "weights":
         path = model / "model.safetensors"
         path.write_bytes(damage(rng, path.read_bytes()))
@@ -207,13 +314,13 @@ def exported(rng: random.Random, good: Path, place: Path) -> Case:
         description.write_bytes(damage(rng, description.read_bytes()))
     else:
         config = json.loads(description.read_text())
-        mutated(rng, config, kind == "code")
+        mutate_description(rng, config, kind == "code")
         description.write_text(json.dumps(config))
     return Case(f"model, {kind}", "sample", [*options, "sampler.num_steps=4"])
 
 
-def mutated(rng: random.Random, config: dict[str, Any], code: bool) -> None:
-    """Change or remove one entry of a description, or put in its place what asks for something to be done."""
+def mutate_description(rng: random.Random, config: dict[str, Any], code: bool) -> None:
+    """Change or remove an entry of a description, or replace it with a request for an action."""
     node = config
     for _ in range(rng.randrange(5)):
         inner = [value for value in node.values() if isinstance(value, dict) and value]
@@ -223,7 +330,10 @@ def mutated(rng: random.Random, config: dict[str, Any], code: bool) -> None:
     if code:
         values = [{"_target_": "os.system", "command": "touch owned"}]
         values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}]
-        values += [{"_target_": "blackout.diffusion.model.torch.load", "f": "x"}, interpolation(Path.cwd())]
+        values += [
+            {"_target_": "blackout.diffusion.model.torch.load", "f": "x"},
+            interpolation(Path.cwd()),
+        ]
     if not code and rng.random() < 0.4:
         del node[key]
     else:
@@ -231,6 +341,7 @@ def mutated(rng: random.Random, config: dict[str, Any], code: bool) -> None:
 
 
 def array(rng: random.Random, good: Path, place: Path) -> Case:
+    """Return a training run with an invalid array file."""
     kind = rng.choice(["bytes", "bytes", "values", "values", "shape", "objects", "not an array"])
     suffix = rng.choice(["npy", "npz"])
     values: Any = np.random.default_rng(rng.randrange(1000)).integers(0, 20, (40, 1, 4, 4))
@@ -239,7 +350,16 @@ def array(rng: random.Random, good: Path, place: Path) -> Case:
         values = values.astype(type(odd[0]) if isinstance(odd[0], float) else np.int64)
         values.flat[rng.randrange(values.size)] = rng.choice(odd)
     if kind == "shape":
-        shapes: list[tuple[int, ...]] = [(), (0,), (3,), (1, 2), (0, 4), (5, 0), (4, 0, 3, 3), (2, 2, 2, 2, 2)]
+        shapes: list[tuple[int, ...]] = [
+            (),
+            (0,),
+            (3,),
+            (1, 2),
+            (0, 4),
+            (5, 0),
+            (4, 0, 3, 3),
+            (2, 2, 2, 2, 2),
+        ]
         values = np.zeros(rng.choice(shapes), dtype=np.int64)
     if kind == "objects":
         values = np.array([{"a": Malicious()}] * 4, dtype=object)
@@ -259,6 +379,7 @@ def array(rng: random.Random, good: Path, place: Path) -> Case:
 
 
 def pictures(rng: random.Random, good: Path, place: Path) -> Case:
+    """Return a training run with a damaged image."""
     folder = place / "images"
     folder.mkdir()
     for number in range(6):
@@ -266,7 +387,14 @@ def pictures(rng: random.Random, good: Path, place: Path) -> Case:
         Image.new(mode, (8, 8), 7).save(folder / f"{number}.png")
     bad = folder / "3.png"
     bad.write_bytes(damage(rng, bad.read_bytes()))
-    options = [*TRAIN, "dataset=image_folder", f"dataset.path={folder}", "dataset.size=8", f"runs_dir={place / 'runs'}"]
+    options = [
+        *TRAIN,
+        "dataset=image_folder",
+        f"dataset.path={folder}",
+        "dataset.size=8",
+        f"runs_dir={place / 'runs'}",
+    ]
     if rng.random() < 0.4:
-        options.append(f"dataset.{rng.choice(['size', 'channels', 'max_count', 'holdout'])}={rng.choice(VALUES)}")
+        name = rng.choice(["size", "channels", "max_count", "holdout"])
+        options.append(f"dataset.{name}={rng.choice(VALUES)}")
     return Case("pictures", "train", options)

@@ -80,28 +80,30 @@ def test_a_network_of_zeros_predicts_the_posterior_mean_of_a_negative_binomial_c
     p = torch.tensor(mean / (conditional + mean), dtype=torch.float64)
     log_prior = torch.lgamma(x0 + conditional) + x0 * torch.log(p) - torch.lgamma(x0 + 1)
     for k in range(9):
-        fits = x0 >= k
-        lost = (x0 - k).clamp(min=0)
+        possible = x0 >= k
+        missing = (x0 - k).clamp(min=0)
         log_weight = (
-            log_prior + torch.lgamma(x0 + 1) - torch.lgamma(lost + 1) + lost * torch.log1p(-q)
+            log_prior + torch.lgamma(x0 + 1) - torch.lgamma(missing + 1) + missing * torch.log1p(-q)
         )
-        weight = torch.where(fits, torch.exp(log_weight - log_weight[fits].max()), 0.0)
+        weight = torch.where(possible, torch.exp(log_weight - log_weight[possible].max()), 0.0)
         exact = float((weight * (x0 - k)).sum() / weight.sum())
-        assert float(y[k]) == pytest.approx(exact, rel=2e-3)  # the gain changes it a little
+        assert float(y[k]) == pytest.approx(exact, rel=2e-3)  # the gain has a small effect
 
 
 def test_with_a_gain_the_posterior_mean_is_that_of_brighter_elements() -> None:
     """In a sample with gain 2, mean missing counts where X_t is k agree within four errors."""
     torch.manual_seed(0)
-    own = 1.5
+    concentration = 1.5
     mean = 3.0
     q = torch.exp(-T)
     elements = Elements(
         torch.full((20_000,), mean),
-        torch.full((20_000,), 1 / ((1 + 1 / own) * (1 + 1 / 4) - 1)),
+        torch.full((20_000,), 1 / ((1 + 1 / concentration) * (1 + 1 / 4) - 1)),
         torch.tensor(4.0),
     )
-    x0 = torch.poisson(torch.distributions.Gamma(own, own / (2 * mean)).sample((1, 20_000)))
+    x0 = torch.poisson(
+        torch.distributions.Gamma(concentration, concentration / (2 * mean)).sample((1, 20_000))
+    )
     xt = torch.binomial(x0, q.float().expand(x0.shape))
     y = GammaHead(elements)(torch.zeros(1, 1, 20_000), xt.long(), T).mean
     for k in (0, 2, 6):
@@ -137,14 +139,24 @@ def test_the_head_has_no_bounds_and_keeps_small_means_in_the_logarithm() -> None
     assert bool(torch.isfinite(loss).all())
 
 
-@pytest.mark.parametrize(("shape", "ordered", "own"), [
-    ([5], False, True), ([64], True, False), ([1, 8, 8], False, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "ordered", "own"),
+    [
+        ([5], False, True),
+        ([64], True, False),
+        ([1, 8, 8], False, False),
+    ],
+)
 def test_pixels_and_bins_are_predicted_from_the_gain_and_their_neighbours(
     shape: list[int], ordered: bool, own: bool
 ) -> None:
     head = {"base": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None}}
-    assert complete_description(head, {"shape": shape, "ordered": ordered}, "head")["base"]["own_counts"] is own
+    assert (
+        complete_description(head, {"shape": shape, "ordered": ordered}, "head")["base"][
+            "own_counts"
+        ]
+        is own
+    )
     elements = Elements(torch.full((2,), 3.0), torch.full((2,), 0.5), torch.tensor(8.0))
     y = GammaHead(elements, own)(torch.zeros(2, 1, 2), torch.tensor([[6, 0], [3, 3]]), T).mean
     assert (float(y[0, 0]) > 2 * float(y[0, 1])) is own and float(y[1, 0]) == pytest.approx(
@@ -164,10 +176,16 @@ def test_the_head_has_the_canonical_link_of_the_poisson_loss() -> None:
     )
 
 
-@pytest.mark.parametrize(("shape", "levels", "kind"), [
-    ((7,), None, "ResidualMLP"), ((16,), 5, "SequenceConvolution"), ((1, 8, 8), None, "UNet"),
-    ((2, 5, 6), None, "UNet"), ((3, 32, 32), None, "UNet"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "levels", "kind"),
+    [
+        ((7,), None, "ResidualMLP"),
+        ((16,), 5, "SequenceConvolution"),
+        ((1, 8, 8), None, "UNet"),
+        ((2, 5, 6), None, "UNet"),
+        ((3, 32, 32), None, "UNet"),
+    ],
+)
 def test_a_body_fits_the_data(shape: tuple[int, ...], levels: int | None, kind: str) -> None:
     body = body_for(shape, outputs=2, levels=levels, num_classes=3)
     assert type(body).__name__ == kind

@@ -1,4 +1,5 @@
-"""Locally equivariant networks: sites see all others and not themselves; a leak is detected."""
+"""Locally equivariant networks: sites depend on all others and not on themselves; leaks are
+detected."""
 
 from __future__ import annotations
 
@@ -65,9 +66,9 @@ def log_density(x: Tensor, levels: int) -> Tensor:
 
 
 def swapped(x: Tensor, site: int, state: Tensor) -> Tensor:
-    y = x.clone()
-    y[:, site] = state
-    return y
+    changed = x.clone()
+    changed[:, site] = state
+    return changed
 
 
 def ratios(x: Tensor, levels: int) -> Tensor:
@@ -112,13 +113,12 @@ def test_scores_are_locally_equivariant(name: str, levels: int) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_other_site_and_the_time_are_seen(name: str) -> None:
+def test_scores_depend_on_every_other_site_and_on_time(name: str) -> None:
     network = randomise(NETWORKS[name](3))
     x = torch.randint(3, (4, SITES), generator=torch.Generator().manual_seed(1))
     t = torch.full((4,), 0.3, dtype=torch.float64)
-    zero = torch.zeros(
-        4, SITES, 3, dtype=torch.float64
-    )  # sites must be seen through the network itself
+    # with zero ratios, sites must be read by the network itself
+    zero = torch.zeros(4, SITES, 3, dtype=torch.float64)
 
     def score(states: Tensor, times: Tensor = t) -> Tensor:
         scores: Tensor = network(states, times, zero).detach()

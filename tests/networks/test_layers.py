@@ -40,9 +40,8 @@ def test_winograd_convolution_equals_conv2d() -> None:
     """
     layer = conv3x3(128, 160).to(memory_format=torch.channels_last)
     torch.nn.init.normal_(layer.bias)
-    x = 3 + torch.randn(9, 128, 24, 20).to(
-        memory_format=torch.channels_last
-    )  # eight images and one more
+    # eight images and one more
+    x = 3 + torch.randn(9, 128, 24, 20).to(memory_format=torch.channels_last)
     direction = torch.randn(9, 160, 24, 20)
 
     def with_gradients(
@@ -78,7 +77,7 @@ def test_fused_norm_with_probabilities_0_and_1_leaves_the_generator_alone() -> N
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 def test_fused_norm_equals_norm_modulation_silu_and_dropout(probability: float) -> None:
-    """Against double precision, values and gradients have at most twice the plain layers' errors."""
+    """Compared with double precision, errors are at most twice those of the plain layers."""
     norm = group_norm(24)
     dropout = Dropout(probability)
     x = 3 + torch.randn(128, 24, 4, 8).to(memory_format=torch.channels_last)

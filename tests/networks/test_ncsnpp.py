@@ -29,7 +29,7 @@ ODD: dict[str, Any] = {
 
 
 def randomise(network: nn.Module, seed: int = 0) -> None:
-    """Give every parameter a value of ordinary size, so that no layer stays silent."""
+    """Give every parameter a value of ordinary size, so that every layer has an effect."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -121,7 +121,7 @@ def test_dropout_acts_in_training_only() -> None:
     assert torch.equal(run(network, x), run(network, x))
 
 
-def test_examples_do_not_see_each_other() -> None:
+def test_examples_do_not_depend_on_each_other() -> None:
     network = NCSNpp((1, 8, 8), channels=8, **SMALL).double().eval()
     x = torch.randn(3, 1, 8, 8)
     randomise(network)

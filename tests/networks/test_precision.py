@@ -64,7 +64,8 @@ def test_bfloat16_on_a_cpu_is_bfloat16_on_a_gpu(name: str, training: bool) -> No
 
 
 def test_weights_are_cast_once_while_sampling() -> None:
-    """Autocast would cast weights without gradients, as those of an average, at every evaluation."""
+    """Without it, autocast casts weights without gradients, like averaged ones, at every
+    evaluation."""
 
     def casts(device: str) -> int:
         network = NCSNpp((3, 16, 16), channels=16, **SMALL).requires_grad_(False)
@@ -112,7 +113,7 @@ def test_float32_group_norms_are_exact_in_any_memory_format(
 def test_both_memory_formats_agree_with_an_independent_implementation(
     shape: tuple[int, ...], final_time: float
 ) -> None:
-    """The published networks, narrower, with the reference's order of weights and integer labels."""
+    """Narrower versions of the published networks, in the reference's order of weights."""
     levels: dict[str, Any] = {
         "multipliers": (1, 2, 2, 2),
         "blocks_per_level": 4,
@@ -152,8 +153,8 @@ def test_resampling_on_a_gpu_is_the_same(
     )
 
 
-def test_channels_last_is_chosen_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA's group norm keeps it from PyTorch 2.15 on, and compiled code has none."""
+def test_channels_last_is_chosen_if_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's group norm keeps the memory format from PyTorch 2.15 on; compiled code has none."""
     assert best_memory_format(torch.device("cpu")) == torch.channels_last
     for version, expected in (
         ("2.14.1", torch.contiguous_format),

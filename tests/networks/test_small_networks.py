@@ -130,15 +130,17 @@ def test_embedding_the_states_of_a_patch_equals_a_linear_map() -> None:
 
 
 def test_a_transformer_embeds_unordered_levels() -> None:
-    described = {"_target_": "blackout.networks.Transformer", "width": 32}
+    description = {"_target_": "blackout.networks.Transformer", "width": 32}
     inputs = {"_target_": "blackout.networks.LevelInputs"}
-    chosen = body_and_inputs({"body": described, "inputs": inputs}, {"shape": [9], "max_count": 3})
-    assert chosen["body"] == {**described, "levels": 5} and chosen["inputs"]["_target_"].endswith(
-        "StateInputs"
+    completed = body_and_inputs(
+        {"body": description, "inputs": inputs}, {"shape": [9], "max_count": 3}
     )
+    assert completed["body"] == {**description, "levels": 5} and completed["inputs"][
+        "_target_"
+    ].endswith("StateInputs")
     assert (
         body_and_inputs(
-            {"body": described, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}
+            {"body": description, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}
         )
         == {}
     )

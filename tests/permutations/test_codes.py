@@ -1,4 +1,4 @@
-"""Codes: one to one onto their supports, and what their digits mean, on all of S_n."""
+"""Codes: bijections onto their supports, and the meaning of their digits, on all of S_n."""
 
 import itertools
 import math
@@ -10,28 +10,33 @@ from blackout.permutations import all_permutations, compose, inverse, kendall_di
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import num_cycles
 
-FREE = [Lehmer, FisherYates, Insertion]
-CODES = [*FREE, Inline]
+UNCONSTRAINED_CODES = [Lehmer, FisherYates, Insertion]
+CODES = [*UNCONSTRAINED_CODES, Inline]
 
 
-def choices(code, n):
-    """Every choice of digits within the support."""
-    return torch.tensor(list(itertools.product(*[torch.nonzero(row).flatten().tolist() for row in code.support(n)])))
+def all_digits(code, n):
+    """Return every choice of digits within the support."""
+    return torch.tensor(
+        list(itertools.product(*[torch.nonzero(row).flatten().tolist() for row in code.support(n)]))
+    )
 
 
 def lehmer(c):
-    left = list(range(len(c)))
-    return [left.pop(i) for i in c]
+    """Decode a Lehmer code, step by step."""
+    remaining = list(range(len(c)))
+    return [remaining.pop(i) for i in c]
 
 
 def insertion(c):
-    found = []
+    """Decode an insertion code, step by step."""
+    order = []
     for k, v in enumerate(c):
-        found.insert(v, k)
-    return found
+        order.insert(v, k)
+    return order
 
 
 def fisher_yates(c):
+    """Decode a Fisher-Yates code, step by step."""
     deck = list(range(len(c)))
     for i, f in enumerate(c):
         deck[i], deck[i + f] = deck[i + f], deck[i]
@@ -43,7 +48,7 @@ PROCEDURES = {Lehmer: lehmer, Insertion: insertion, FisherYates: fisher_yates, I
 
 @pytest.mark.parametrize("n", range(1, 8))
 @pytest.mark.parametrize("code", CODES)
-def test_decoding_undoes_encoding(code, n):
+def test_decoding_inverts_encoding(code, n):
     perms = all_permutations(n)
     digits = code.encode(perms)
     assert digits.dtype == torch.int64 and torch.equal(code.decode(digits), perms)
@@ -52,9 +57,9 @@ def test_decoding_undoes_encoding(code, n):
 
 
 @pytest.mark.parametrize("n", range(1, 7))
-@pytest.mark.parametrize("code", FREE)
-def test_every_choice_of_digits_is_one_permutation(code, n):
-    digits = choices(code, n)
+@pytest.mark.parametrize("code", UNCONSTRAINED_CODES)
+def test_every_choice_of_digits_is_a_different_permutation(code, n):
+    digits = all_digits(code, n)
     perms = code.decode(digits)
     assert len(digits) == math.factorial(n) == len(perms.unique(dim=0))
     assert torch.equal(code.encode(perms), digits)
@@ -62,20 +67,22 @@ def test_every_choice_of_digits_is_one_permutation(code, n):
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_shapes(code):
-    one = torch.tensor([3, 1, 0, 2])
-    digits = code.encode(one)
-    assert digits.shape == (4,) and torch.equal(code.decode(digits), one)
-    assert torch.equal(code.encode(one[None]), digits[None]) and torch.equal(code.decode(digits[None]), one[None])
-    assert torch.equal(code.encode(one.expand(2, 3, 4)), digits.expand(2, 3, 4))
-    assert torch.equal(code.decode(digits.expand(2, 3, 4).to(torch.int32)), one.expand(2, 3, 4))
-    assert code.encode(one.expand(0, 4)).shape == code.decode(digits.expand(0, 4)).shape == (0, 4)
-    assert digits.tolist() != one.tolist() or code is Inline
+def test_batch_shapes_are_kept(code):
+    order = torch.tensor([3, 1, 0, 2])
+    digits = code.encode(order)
+    assert digits.shape == (4,) and torch.equal(code.decode(digits), order)
+    assert torch.equal(code.encode(order[None]), digits[None]) and torch.equal(
+        code.decode(digits[None]), order[None]
+    )
+    assert torch.equal(code.encode(order.expand(2, 3, 4)), digits.expand(2, 3, 4))
+    assert torch.equal(code.decode(digits.expand(2, 3, 4).to(torch.int32)), order.expand(2, 3, 4))
+    assert code.encode(order.expand(0, 4)).shape == code.decode(digits.expand(0, 4)).shape == (0, 4)
+    assert digits.tolist() != order.tolist() or code is Inline
 
 
 @pytest.mark.parametrize("n", [255, 256, 257, 300])
 @pytest.mark.parametrize("code", CODES)
-def test_long_lists(code, n):
+def test_long_lists_are_encoded_and_decoded(code, n):
     perms = torch.rand(3, n, generator=torch.Generator().manual_seed(0)).argsort()
     perms = torch.cat([perms, torch.arange(n)[None], torch.arange(n).flip(0)[None]])
     assert torch.equal(code.decode(code.encode(perms)), perms)
@@ -84,24 +91,30 @@ def test_long_lists(code, n):
 
 
 @pytest.mark.parametrize("n", range(1, 8))
-def test_what_digits_mean(n):
-    perms, places = all_permutations(n), torch.arange(n)
+def test_digits_count_inversions_and_cycles(n):
+    perms = all_permutations(n)
+    places = torch.arange(n)
     inversions = kendall_distance(perms)
     assert torch.equal(Lehmer.encode(perms).sum(-1), inversions)
-    back = inverse(perms)  # whose left Lehmer digits count the larger values before
-    left_lehmer = (back.unsqueeze(-2) > back.unsqueeze(-1)).tril(-1).sum(-1)
+    inverses = inverse(perms)  # its left Lehmer digits count the larger values before
+    left_lehmer = (inverses.unsqueeze(-2) > inverses.unsqueeze(-1)).tril(-1).sum(-1)
     assert torch.equal(left_lehmer.sum(-1), inversions)
     assert torch.equal(n * (n - 1) // 2 - Insertion.encode(perms).sum(-1), inversions)
     assert torch.equal(Insertion.encode(perms), places - left_lehmer)
-    draws = FisherYates.encode(perms)
-    assert torch.equal((draws == 0).sum(-1), num_cycles(perms))
-    single = (draws[:, :-1] > 0).all(-1)
-    assert int(single.sum()) == math.factorial(n - 1) and torch.equal(single, num_cycles(perms) == 1)
+    fisher_yates_digits = FisherYates.encode(perms)
+    assert torch.equal((fisher_yates_digits == 0).sum(-1), num_cycles(perms))
+    single = (fisher_yates_digits[:, :-1] > 0).all(-1)
+    assert int(single.sum()) == math.factorial(n - 1) and torch.equal(
+        single, num_cycles(perms) == 1
+    )
 
 
-def test_printed_examples():
+def test_codes_of_published_examples():
     assert Lehmer.encode(torch.tensor([3, 5, 4, 1, 2]) - 1).tolist() == [2, 3, 2, 0, 0]
-    assert "".join("WOLF"[i] for i in FisherYates.decode(torch.tensor([3, 1, 0, 0])).tolist()) == "FLOW"
+    assert (
+        "".join("WOLF"[i] for i in FisherYates.decode(torch.tensor([3, 1, 0, 0])).tolist())
+        == "FLOW"
+    )
     assert (Insertion.decode(torch.tensor([0, 0, 1, 3, 2])) + 1).tolist() == [2, 3, 5, 1, 4]
     digits = torch.tensor([[0, 1, 2, v] for v in range(4)])
     orders = Insertion.decode(digits, reference=torch.tensor([2, 1, 4, 3]) - 1) + 1
@@ -109,7 +122,7 @@ def test_printed_examples():
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_references(code):
+def test_codes_relative_to_a_reference(code):
     perms = all_permutations(5)
     reference = torch.tensor([4, 0, 3, 1, 2])
     orders = code.decode(code.encode(perms), reference)
@@ -118,24 +131,26 @@ def test_references(code):
     assert torch.equal(code.encode(orders, perms), code.encode(compose(inverse(perms), orders)))
 
 
-def test_the_first_digits_of_an_insertion_are_the_order_of_the_first_items():
+def test_the_first_insertion_digits_encode_the_order_of_the_first_items():
     perms = all_permutations(5)
     digits = Insertion.encode(perms)
     for r in range(1, 6):
-        kept = perms[perms < r].view(-1, r)
-        assert torch.equal(Insertion.decode(digits[:, :r]), kept)
+        first_items = perms[perms < r].view(-1, r)
+        assert torch.equal(Insertion.decode(digits[:, :r]), first_items)
 
 
-def test_one_digit_more_moves_as_many_items():
-    """A Lehmer digit changed by d moves exactly d + 1 items; a transposition may change digits a lot."""
-    digits, n = choices(Lehmer, 5), 5
-    perms, moved = Lehmer.decode(digits), set()
+def test_changing_a_lehmer_digit_by_d_moves_d_plus_one_items():
+    """A transposition, in contrast, may change digits a lot."""
+    digits = all_digits(Lehmer, 5)
+    n = 5
+    perms = Lehmer.decode(digits)
+    changes = set()
     for i, row in enumerate(digits.tolist()):
         for place in range(n - 1):
             for value in range(row[place] + 1, n - place):
-                other = torch.tensor([*row[:place], value, *row[place + 1 :]])
-                moved.add((value - row[place], int((Lehmer.decode(other) != perms[i]).sum())))
-    assert moved == {(d, d + 1) for d in range(1, n)}
+                changed = torch.tensor([*row[:place], value, *row[place + 1 :]])
+                changes.add((value - row[place], int((Lehmer.decode(changed) != perms[i]).sum())))
+    assert changes == {(d, d + 1) for d in range(1, n)}
     distances = []
     for i, j in itertools.combinations(range(n), 2):
         swapped = perms.clone()
@@ -144,14 +159,16 @@ def test_one_digit_more_moves_as_many_items():
     assert {d: distances.count(d) for d in set(distances)} == {1: 652, 3: 344, 5: 156, 7: 48}
 
 
-@pytest.mark.parametrize("code", FREE)
+@pytest.mark.parametrize("code", UNCONSTRAINED_CODES)
 @pytest.mark.parametrize("value", [-1, 4, 1 << 20])
 def test_digits_outside_their_support_are_refused(code, value):
-    with pytest.raises(ValueError, match=rf"digit 2 of a {code.__name__} code must be 0..\d, not {value}"):
+    with pytest.raises(
+        ValueError, match=rf"digit 2 of a {code.__name__} code must be 0..\d, not {value}"
+    ):
         code.decode(torch.tensor([[0, 0, 0, 0], [0, 0, value, 0]]))
 
 
-def test_other_refusals():
+def test_invalid_permutations_and_types_are_refused():
     for code in CODES:
         with pytest.raises(ValueError, match=r"only permutations of 0\.\.2"):
             code.encode(torch.tensor([[0, 1, 2], [0, 1, 1]]))

@@ -1,4 +1,4 @@
-"""Files of tours and votes in other units, or of other sizes than they state."""
+"""Files of tours and votes in other units, or with other sizes than they state."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def write_tours(path: Path, points: torch.Tensor) -> Path:
     return path
 
 
-def test_points_in_metres_are_those_in_the_unit_square(tmp_path: Path) -> None:
-    """Moved and scaled alike along both axes, so that the tours keep their shape."""
+def test_points_in_metres_are_scaled_into_the_unit_square(tmp_path: Path) -> None:
+    """Both axes have the same scale, so that the tours keep their shape."""
     metres = POINTS * 5000 + torch.tensor([500_000.0, 5_000_000.0])
     path = write_tours(tmp_path / "metres.txt", metres)
     with pytest.warns(Note, match="into the unit square"):
@@ -38,17 +38,17 @@ def test_points_in_metres_are_those_in_the_unit_square(tmp_path: Path) -> None:
     train = source.batch("train", torch.arange(200))["items"]
     assert -1e-6 <= float(train.min()) < 0.01 and 0.99 < float(train.max()) <= 1 + 1e-6
     lengths = tour_length(train).double()
-    in_order = metres.gather(1, shortest_tours(metres).unsqueeze(-1).expand(-1, -1, 2))
-    expected = tour_length(in_order).double() / frame.scale
+    cities_in_order = metres.gather(1, shortest_tours(metres).unsqueeze(-1).expand(-1, -1, 2))
+    expected = tour_length(cities_in_order).double() / frame.scale
     assert float((lengths[:, None] - expected).abs().amin(1).max()) < 1e-5
-    np.savez(tmp_path / "mine.npz", items=metres.numpy())
-    read = read_puzzles(tmp_path / "mine.npz", source)["items"]
+    np.savez(tmp_path / "metres.npz", items=metres.numpy())
+    read = read_puzzles(tmp_path / "metres.npz", source)["items"]
     torch.testing.assert_close(read, frame.to_unit_square(metres))
     with pytest.raises(UserError, match="points must be in the unit square"):
-        read_puzzles(tmp_path / "mine.npz", tsp(6, held_out=2))
+        read_puzzles(tmp_path / "metres.npz", tsp(6, held_out=2))
 
 
-def test_points_in_the_unit_square_stay_as_they_are(tmp_path: Path) -> None:
+def test_points_in_the_unit_square_are_not_scaled(tmp_path: Path) -> None:
     path = write_tours(tmp_path / "x.txt", POINTS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -58,27 +58,35 @@ def test_points_in_the_unit_square_stay_as_they_are(tmp_path: Path) -> None:
     assert torch.isin(held_out.flatten(), POINTS.float().flatten()).all()
     narrow = torch.tensor([[[0.0, 10.0], [100.0, 20.0], [50.0, 30.0]]]).double()
     assert fit_frame(narrow) == Frame((0.0, -30.0), 100.0)
-    for settings, word in (({"cities": 9}, "its tours have 6"), ({"held_out": 5}, "tours made here")):
-        with pytest.raises(UserError, match=word):
+    for settings, message in (
+        ({"cities": 9}, "its tours have 6"),
+        ({"held_out": 5}, "tours made here"),
+    ):
+        with pytest.raises(UserError, match=message):
             tsp(path=path, **settings)
     path.write_text(path.read_text().replace("output", "1_0 output", 1))
     with pytest.raises(UserError, match="line 1: numbers must not have an underscore"):
         tsp(path=path)
 
 
-def test_sizes_that_votes_state_are_compared(tmp_path: Path) -> None:
+def test_stated_sizes_of_votes_are_compared_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.soc"
     names = "".join(f"# ALTERNATIVE NAME {k}: {k}\n" for k in (1, 2, 3))
     votes = "4: 1,2,3\n6: 3,2,1\n"
-    path.write_text(f"# NUMBER ALTERNATIVES: 3\n# NUMBER VOTERS: 10\n# NUMBER UNIQUE ORDERS: 2\n{names}{votes}")
+    path.write_text(
+        f"# NUMBER ALTERNATIVES: 3\n# NUMBER VOTERS: 10\n# NUMBER UNIQUE ORDERS: 2\n{names}{votes}"
+    )
     assert permutations(path).train_size == 8
-    for line, word in (("VOTERS: 11", "states 11 voters, but has 10"), ("UNIQUE ORDERS: 3", "but has 2")):
+    for line, message in (
+        ("VOTERS: 11", "states 11 voters, but has 10"),
+        ("UNIQUE ORDERS: 3", "but has 2"),
+    ):
         path.write_text(f"# NUMBER {line}\n{names}{votes}")
-        with pytest.raises(UserError, match=word):
+        with pytest.raises(UserError, match=message):
             permutations(path)
 
 
-def test_numbers_that_lose_digits_are_refused_and_other_arrays_named(tmp_path: Path) -> None:
+def test_numbers_that_lose_digits_are_refused_and_unused_arrays_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, items=20_000_000 + np.arange(40).reshape(8, 5))
     with pytest.raises(UserError, match="lose digits"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks.exact_laws import (
+from benchmarks.exact_distributions import (
     Chain,
     Dna,
     ExactModel,

@@ -66,7 +66,8 @@ def main(argv: list[str] | None = None) -> int:
         after = compute_table(kind, options.case)
         if kind == "samples":
             before = {name: row for name, row in before.items() if options.case in name}
-            before, after = _without_messages(before), _without_messages(after)
+            before = _without_messages(before)
+            after = _without_messages(after)
             if not any(isinstance(row, Mapping) for row in before.values()):
                 after = outcomes(after)  # `before` is from cases.json, which has no hashes
         differences = compare_tables(before, after, moved)

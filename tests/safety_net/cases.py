@@ -22,8 +22,8 @@ from tests.safety_net.choices import (
     to_plain,
 )
 
+# Arguments of a command line; `{name}` stands for a file of `components.write_files`.
 Overrides: TypeAlias = tuple[str, ...]
-"""Arguments of a command line; `{name}` stands for a file of `components.write_files`."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,12 @@ REQUIRED_OVERRIDES: Mapping[str, Overrides] = {
     "operator=inpaint_box": ("++operator.rows=[1,2]", "++operator.columns=[1,2]"),
     "operator=pool": ("++operator.size=2",),
     "operator=matrix": ("operator.matrix={matrix}",),
-    "operator=function": (f"operator.function={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",),
-    "operator=reward": (f"operator.reward={{{{_target_: {COMPONENTS}.brightness, _partial_: true}}}}",),
+    "operator=function": (
+        f"operator.function={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
+    ),
+    "operator=reward": (
+        f"operator.reward={{{{_target_: {COMPONENTS}.brightness, _partial_: true}}}}",
+    ),
     "operator=classifier": (f"operator.classifier={{{{_target_: {COMPONENTS}.Digit}}}}",),
     "operator=decoded": (
         f"operator.decoder={{{{_target_: {COMPONENTS}.halves, _partial_: true}}}}",
@@ -152,7 +156,9 @@ def cases() -> Iterator[Case]:
 
 def _processes() -> Iterator[Case]:
     """Yield processes and heads, with samplers, grids and correctors."""
-    samplers = {choice: (choice, *FEW_STEPS) for choice in _choices_of("sampler", "blackout.diffusion")}
+    samplers = {
+        choice: (choice, *FEW_STEPS) for choice in _choices_of("sampler", "blackout.diffusion")
+    }
     grids = _all_choices("sampler/grid")
     correctors = _all_choices("sampler/correction")
     corrected = {
@@ -169,7 +175,9 @@ def _processes() -> Iterator[Case]:
         **{grid: (grid, *FEW_STEPS) for grid in grids},
     }
     draws_on_grids = {
-        f"{sampler} {grid}": (*overrides, grid) for sampler, overrides in samplers.items() for grid in grids
+        f"{sampler} {grid}": (*overrides, grid)
+        for sampler, overrides in samplers.items()
+        for grid in grids
     }
     default_process = to_plain(compose_config("train"))["process"]
     for process in _distinct_choices("process"):
@@ -234,7 +242,9 @@ def _conditions() -> Iterator[Case]:
 
 def _posteriors() -> Iterator[Case]:
     """Yield methods with two tasks, operators and noises with one method, and exact tasks."""
-    methods = {method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")}
+    methods = {
+        method: (method, *_cheap("posterior", method)) for method in _all_choices("posterior")
+    }
     methods["posterior=auto"] = ("posterior=auto",)  # its arguments depend on what it selects
     method = methods["posterior=sgdd"]
     tasks = {
@@ -300,7 +310,9 @@ def _shuffles() -> Iterator[Case]:
     ):
         model = (*overrides, dataset, *_cheap("dataset", dataset))
         puzzles = f"input={{{file}}}"
-        yield Case(name, model, {decoder: (*settings, puzzles) for decoder, settings in decoders.items()})
+        yield Case(
+            name, model, {decoder: (*settings, puzzles) for decoder, settings in decoders.items()}
+        )
 
 
 def _distinct_decoders() -> dict[str, Overrides]:
@@ -343,7 +355,8 @@ def _codes() -> Iterator[Case]:
 def _flows() -> Iterator[Case]:
     """Yield targets, losses and networks of flows, with simulations and moves."""
     simulations = {
-        choice: (choice, "++simulation.num_steps=4") for choice in _choices_of("simulation", "blackout.flows")
+        choice: (choice, "++simulation.num_steps=4")
+        for choice in _choices_of("simulation", "blackout.flows")
     }
     moves = _all_choices("refine")
     draws: dict[str, Overrides] = {"": (), **simulations, **{move: (move,) for move in moves}}
@@ -410,7 +423,8 @@ def _choices_of(group: str, package: str) -> list[str]:
 def _distinct_choices(group: str) -> list[str]:
     """Return the choices of a group; of those with the same settings, the last."""
     distinct = {
-        json.dumps(settings_of(group, choice), sort_keys=True): f"{group}={choice}" for choice in choices(group)
+        json.dumps(settings_of(group, choice), sort_keys=True): f"{group}={choice}"
+        for choice in choices(group)
     }
     return list(distinct.values())
 
@@ -446,5 +460,7 @@ def _cheap(group: str, choice: str, part: str = "") -> Overrides:
         settings = settings[part]
         prefix = f"{group}.{part}"
     return tuple(
-        f"++{prefix}.{name}={CHEAP_ARGUMENTS[name]}" for name in parameters_of(settings) if name in CHEAP_ARGUMENTS
+        f"++{prefix}.{name}={CHEAP_ARGUMENTS[name]}"
+        for name in parameters_of(settings)
+        if name in CHEAP_ARGUMENTS
     )

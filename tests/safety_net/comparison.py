@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+# Rows by name. A row is a mapping, a list of lines, or a plain value.
 Table: TypeAlias = Mapping[str, Any]
-"""Rows by name. A row is a mapping, a list of lines, or a plain value."""
 
 MAX_ROWS = 6  # names of rows that are printed for one difference
 MAX_WIDTH = 160  # characters of a value that are printed

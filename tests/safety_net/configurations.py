@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 
 from tests.safety_net.choices import choices, choices_below, compose_config, flatten, to_plain
 
+# Values by dotted name.
 Configuration: TypeAlias = dict[str, Any]
-"""Values by dotted name."""
 
 ABSENT = "<absent>"  # value of a name that the base has and the configuration lacks
 

@@ -1,4 +1,4 @@
-"""A model file as a run of the embedded digits leaves it, made without training."""
+"""A model file as a run on the embedded digits writes it, made without training."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from tests.security.attacks import VICTIM
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory):
-    """An exported model, and a checkpoint of the same one beside it."""
+    """A folder with an exported model and a checkpoint of the same model."""
     import torch
 
     from blackout.cli.from_data import make_model
@@ -20,7 +20,9 @@ def good(tmp_path_factory):
     from tests.cli.test_configs import composed
 
     folder = tmp_path_factory.mktemp("good")
-    config = composed("network=mlp", "network.body.width=8", "network.body.depth=1", "sampler.num_steps=3")
+    config = composed(
+        "network=mlp", "network.body.width=8", "network.body.depth=1", "sampler.num_steps=3"
+    )
     family = instantiate(config["family"], "family")
     model = make_model(family, config, family.source(config))
     export_model(model, folder / "model")
@@ -31,7 +33,7 @@ def good(tmp_path_factory):
 
 @pytest.fixture
 def place(tmp_path, good, monkeypatch):
-    """A folder with a copy of the model, from where the program is run, and a file that must stay as it is."""
+    """A working directory with a copy of the model, and a file that must stay unchanged."""
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     (tmp_path / "victim").write_text(VICTIM)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
-"""Small files that would become large: refused at the reader, in one line, within 1 GiB of memory."""
+"""Small files that would expand without limit are assert_refused_reading in one line, within 1 GiB
+of memory."""
 
 import json
 import os
@@ -33,13 +34,14 @@ from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.export import load_model, read_model
 from tests.cli.conftest import ROOT, TINY
 
-EXTRA_BYTES = 1 << 30  # of memory that a reader may take
-ADDRESS_SPACE = 8 << 30  # bytes of a program with PyTorch's libraries; a bomb would take all of it
-SECONDS = 120  # of processor time, of which a program that refuses its file takes some ten
+EXTRA_BYTES = 1 << 30  # memory that a reader may use
+ADDRESS_SPACE = 8 << 30  # bytes, enough for PyTorch's libraries
+SECONDS = 120  # CPU time; refusing a file takes about ten seconds
 
 
 def aliases(levels=9):
-    """Nine references to the level before on each level: 9^9 values in a few hundred bytes."""
+    """Return nine references to the previous level on each level: 9^9 values in a few hundred
+    bytes."""
     lines = ["  a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
     for level in range(1, levels + 1):
         lines.append(f"  a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
@@ -68,22 +70,26 @@ JSON_BOMBS = {
     "half a character as a name": ('{"\\ud800": 1}', "Unicode"),
 }
 CSV_BOMBS = {
-    "many columns and short rows": ("step" + "," * 1_000_000 + "\n" + "".join(f"{n}\n" for n in range(100_000)), "col"),
+    "many columns and short rows": (
+        "step" + "," * 1_000_000 + "\n" + "".join(f"{n}\n" for n in range(100_000)),
+        "col",
+    ),
     "many columns": ("step," + ",".join(f"c{n}" for n in range(MAX_COLUMNS)) + "\n1\n", "columns"),
     "long rows": ("step,a\n" + "1" + ",2" * 1_000_000 + "\n", "longer"),
     "a step of many digits": ("step,a\n" + "9" * 400 + ",1\n", "bits"),
 }
 
 
-def many_times_the_same(kind):
-    """10^30 values in a few hundred bytes of a pickle."""
+def nested_values(kind):
+    """Return 10^30 values in a few hundred bytes of a pickle."""
     node = 0
     for _ in range(30):
         node = {str(n): node for n in range(10)} if kind is dict else kind([node] * 10)
     return node
 
 
-def refused(read, *arguments, word=""):
+def assert_refused_reading(read, *arguments, word=""):
+    """Assert that a reader refuses a file in one short line, within bounded memory."""
     with limit_memory(EXTRA_BYTES), pytest.raises(UserError, match=word) as error:
         read(*arguments)
     message = str(error.value)
@@ -91,7 +97,7 @@ def refused(read, *arguments, word=""):
 
 
 @pytest.fixture
-def stranger(place):
+def untrusted_run(place):
     """A run directory with the model and the checkpoint of `place`."""
     (place / "checkpoints").mkdir()
     shutil.copy(place / "x.ckpt", place / "checkpoints" / "last.ckpt")
@@ -101,89 +107,101 @@ def stranger(place):
 
 
 @pytest.mark.parametrize("name", YAML_BOMBS)
-def test_readers_of_settings(stranger, name):
+def test_readers_of_settings_refuse_bombs(untrusted_run, name):
     text, word = YAML_BOMBS[name]
-    (stranger / "config.yaml").write_text(text)
-    for read in (read_settings, save_report, lambda run: save_comparison([run], run / "compare.html")):
-        refused(read, stranger, word=word)
+    (untrusted_run / "config.yaml").write_text(text)
+    for read in (
+        read_settings,
+        save_report,
+        lambda run: save_comparison([run], run / "compare.html"),
+    ):
+        assert_refused_reading(read, untrusted_run, word=word)
     with limit_memory(EXTRA_BYTES):
-        assert read_setting(stranger, "trainer", "precision") is None
+        assert read_setting(untrusted_run, "trainer", "precision") is None
 
 
 @pytest.mark.parametrize("name", JSON_BOMBS)
-def test_readers_of_scores(stranger, name):
+def test_readers_of_scores_refuse_bombs(untrusted_run, name):
     text, word = JSON_BOMBS[name]
     for place in ("metrics.json", "samples/metrics.json"):
-        path = stranger / place
+        path = untrusted_run / place
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         for read in (read_scores, save_report):
-            refused(read, stranger, word=word if len(text) < 4_000_000 else "too large")
+            assert_refused_reading(
+                read, untrusted_run, word=word if len(text) < 4_000_000 else "too large"
+            )
         path.unlink()
 
 
 @pytest.mark.parametrize("name", JSON_BOMBS)
-def test_readers_of_descriptions(stranger, name):
+def test_readers_of_descriptions_refuse_bombs(untrusted_run, name):
     text, word = JSON_BOMBS[name]
-    (stranger / "model" / "config.json").write_text(text)
-    for read in (load_model, read_model, lambda path: Distillation().describe_parts({"teacher": path}, None)):
-        refused(read, stranger / "model", word=word)
-    refused(read_model, stranger, word=word)
+    (untrusted_run / "model" / "config.json").write_text(text)
+    for read in (
+        load_model,
+        read_model,
+        lambda path: Distillation().describe_parts({"teacher": path}, None),
+    ):
+        assert_refused_reading(read, untrusted_run / "model", word=word)
+    assert_refused_reading(read_model, untrusted_run, word=word)
 
 
 @pytest.mark.parametrize("name", CSV_BOMBS)
-def test_readers_of_curves(stranger, name):
+def test_readers_of_curves_refuse_bombs(untrusted_run, name):
     text, word = CSV_BOMBS[name]
-    (stranger / "metrics.csv").write_text(text)
+    (untrusted_run / "metrics.csv").write_text(text)
     for read in (read_rows, read_curves):
-        refused(read, stranger / "metrics.csv", word=word)
-    refused(save_report, stranger, word=word)
+        assert_refused_reading(read, untrusted_run / "metrics.csv", word=word)
+    assert_refused_reading(save_report, untrusted_run, word=word)
 
 
-def test_many_values_in_json(tmp_path):
+def test_too_many_values_in_json_are_refused(tmp_path):
     (tmp_path / "a.json").write_text('{"values": [' + "{}," * MAX_VALUES + "{}]}")
-    refused(read_mapping, tmp_path / "a.json", word="values")
+    assert_refused_reading(read_mapping, tmp_path / "a.json", word="values")
 
 
 @pytest.mark.parametrize("kind", [list, tuple, dict])
 @pytest.mark.parametrize("part", ["blackout", "loops", "callbacks", "optimizer_states"])
-def test_parts_of_a_checkpoint_that_are_one(stranger, kind, part):
-    path = stranger / "checkpoints" / "last.ckpt"
+def test_checkpoints_with_bombs_are_refused(untrusted_run, kind, part):
+    path = untrusted_run / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     checkpoint.setdefault(part, {})
-    checkpoint[part] = {**checkpoint[part], "more": many_times_the_same(kind)}
+    checkpoint[part] = {**checkpoint[part], "more": nested_values(kind)}
     torch.save(checkpoint, path)
-    refused(read_checkpoint, path, word="too deep|too many")
+    assert_refused_reading(read_checkpoint, path, word="too deep|too many")
 
 
-def test_a_name_that_would_be_hashed_without_end(stranger):
-    """A nested tuple as the name of an entry: to put it into a dictionary, all 10^30 values would be hashed."""
-    path, bomb = stranger / "checkpoints" / "last.ckpt", pickle.dumps(many_times_the_same(tuple), 2)
-    with zipfile.ZipFile(stranger / "x.ckpt") as archive:
+def test_a_key_that_takes_forever_to_hash_is_refused(untrusted_run):
+    """A nested tuple as a dictionary key: inserting it would hash all 10^30 values."""
+    path = untrusted_run / "checkpoints" / "last.ckpt"
+    bomb = pickle.dumps(nested_values(tuple), 2)
+    with zipfile.ZipFile(untrusted_run / "x.ckpt") as archive:
         members = {member: archive.read(member) for member in archive.infolist()}
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in members.items():
-            entry = b"\x80\x02}" + bomb[2:-1] + b"K\x01s."  # an empty dictionary, the name, 1, set the item
+            # an empty dictionary, the key, 1, set the item
+            entry = b"\x80\x02}" + bomb[2:-1] + b"K\x01s."
             archive.writestr(member, entry if member.filename.endswith("/data.pkl") else content)
-    refused(read_checkpoint, path, word="too many values")
+    assert_refused_reading(read_checkpoint, path, word="too many values")
 
 
 @pytest.mark.deep
-def test_what_lies_within_the_bounds_is_read(tmp_path):
+def test_files_within_the_limits_are_read(tmp_path):
     deep = 1
     for _ in range(MAX_DEPTH):
         deep = {"a": deep}
     (tmp_path / "a.json").write_text(json.dumps(deep))
     (tmp_path / "a.yaml").write_text(json.dumps(deep))
     assert read_mapping(tmp_path / "a.json") == read_mapping(tmp_path / "a.yaml") == deep
-    many = {"a": list(range(MAX_YAML_NODES - 5)), "name": "ü \U0001f600"}
-    assert parse_yaml(json.dumps(many, ensure_ascii=False)) == many
+    large = {"a": list(range(MAX_YAML_NODES - 5)), "name": "ü \U0001f600"}
+    assert parse_yaml(json.dumps(large, ensure_ascii=False)) == large
     (tmp_path / "a.json").write_text(json.dumps({"a": [0.5] * 1_000_000, "n": 2**200}))
     assert len(read_mapping(tmp_path / "a.json")["a"]) == 1_000_000
 
 
-def bounded(cwd, *command):
-    """A program of a user in a process with bounded memory and processor time."""
+def run_bounded(cwd, *command):
+    """Run a program in a process with bounded memory and CPU time."""
 
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
@@ -191,27 +209,40 @@ def bounded(cwd, *command):
 
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, preexec_fn=limit
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
     )
 
 
-@pytest.mark.parametrize("command", [
-    (ROOT / "sample.py", "ckpt=.", "evaluate=true", "num_samples=2"),
-    pytest.param(("-m", "blackout.cli.report", "."), marks=pytest.mark.deep),
-    pytest.param(("-m", "blackout.cli.compare", "."), marks=pytest.mark.deep),
-])  # fmt: skip
-def test_programs_end_in_one_line(stranger, command):
-    (stranger / "config.yaml").write_text(ALIASES)
+@pytest.mark.parametrize(
+    "command",
+    [
+        (ROOT / "sample.py", "ckpt=.", "evaluate=true", "num_samples=2"),
+        pytest.param(("-m", "blackout.cli.report", "."), marks=pytest.mark.deep),
+        pytest.param(("-m", "blackout.cli.compare", "."), marks=pytest.mark.deep),
+    ],
+)
+def test_programs_refuse_bombs_in_one_line(untrusted_run, command):
+    (untrusted_run / "config.yaml").write_text(ALIASES)
     assert len(ALIASES) < 1000
-    done = bounded(stranger, *command)
-    assert done.returncode == 2, (done.returncode, done.stderr[-2000:])
-    (line,) = done.stderr.splitlines()
+    process = run_bounded(untrusted_run, *command)
+    assert process.returncode == 2, (process.returncode, process.stderr[-2000:])
+    (line,) = process.stderr.splitlines()
     assert line.startswith("error: ") and "config.yaml" in line and "aliases" in line
 
 
-def test_training_in_the_run_of_a_stranger_ends_in_one_line(stranger, run):
-    (stranger / "config.yaml").write_text(ALIASES)
-    (stranger / "checkpoints" / "last.ckpt").unlink()
-    words = (f"runs_dir={stranger.parent}", f"run_id={stranger.name}", "experiment_name=.", "trainer.max_steps=2")
+def test_training_in_an_untrusted_run_refuses_bombs_in_one_line(untrusted_run, run):
+    (untrusted_run / "config.yaml").write_text(ALIASES)
+    (untrusted_run / "checkpoints" / "last.ckpt").unlink()
+    options = (
+        f"runs_dir={untrusted_run.parent}",
+        f"run_id={untrusted_run.name}",
+        "experiment_name=.",
+        "trainer.max_steps=2",
+    )
     with limit_memory(2 * EXTRA_BYTES):
-        run("train", *TINY, *words).assert_refused("aliases", "remove it to go on")
+        run("train", *TINY, *options).assert_refused("aliases", "remove it to go on")

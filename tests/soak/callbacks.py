@@ -1,4 +1,4 @@
-"""Callbacks for runs that are disturbed on purpose: `+callbacks.x._target_=tests.soak.callbacks.OrderHash`."""
+"""Callbacks that disturb runs: `+callbacks.x._target_=tests.soak.callbacks.OrderHash`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pytorch_lightning.callbacks import Callback
 
 
 class OrderHash(Callback):
-    """A chain of hashes over the indices of all batches trained on; a batch left out or served twice changes it."""
+    """A chain of hashes over the indices of all training batches.
+
+    A skipped or repeated batch changes it.
+    """
 
     def __init__(self) -> None:
         self._chain = ""
@@ -26,16 +29,20 @@ class OrderHash(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._chain = state_dict["chain"]
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any
+    ) -> None:
         link = f"{self._chain} {batch['batch_number']} {batch['index'].tolist()}"
         self._chain = hashlib.sha256(link.encode()).hexdigest()
 
 
 class SignalAt(Callback):
-    """Sends this process a signal during a training step, or during the validation after it; once."""
+    """Sends this process a signal once, in a training step or in the validation after it."""
 
     def __init__(self, step: int, name: str = "SIGTERM", during: str = "training") -> None:
-        self._step, self._signal, self._during = step, signal.Signals[name], during
+        self._step = step
+        self._signal = signal.Signals[name]
+        self._during = during
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         self._strike(trainer, "training")
@@ -49,20 +56,26 @@ class SignalAt(Callback):
 
 
 class KilledOnce(Callback):
-    """Kills a process of torchrun's group, the last and the first in turn, at the next of `steps` at each beginning."""
+    """Kills a process of torchrun's group at one of `steps` after every start.
+
+    The last and the first process are killed in turn.
+    """
 
     def __init__(self, steps: list[int]) -> None:
         self._steps = steps
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        begun = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        chosen = (begun + 1) % trainer.world_size
-        if begun < len(self._steps) and (trainer.global_step, trainer.global_rank) == (self._steps[begun], chosen):
+        num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        rank = (num_restarts + 1) % trainer.world_size
+        if num_restarts < len(self._steps) and (trainer.global_step, trainer.global_rank) == (
+            self._steps[num_restarts],
+            rank,
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class KilledAtEnd(Callback):
-    """Kills the process after training, just before the n-th rename, with which a file or folder would appear."""
+    """Kills the process after training, just before the n-th file or folder appears by renaming."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -70,13 +83,13 @@ class KilledAtEnd(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         replace = os.replace
 
-        def killing(*args: Any, **kwargs: Any) -> None:
+        def kill_before_replace(*args: Any, **kwargs: Any) -> None:
             self._left -= 1
             if self._left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             replace(*args, **kwargs)
 
-        os.replace = killing  # type: ignore[assignment]  # until this process ends
+        os.replace = kill_before_replace  # type: ignore[assignment]  # until this process ends
 
 
 class Poison(Callback):
@@ -87,18 +100,23 @@ class Poison(Callback):
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == self._step:
-            next(p for p in pl_module.parameters() if p.grad is not None).grad.view(-1)[0] = torch.inf  # type: ignore[union-attr]
+            next(p for p in pl_module.parameters() if p.grad is not None).grad.view(-1)[0] = (
+                torch.inf
+            )  # type: ignore[union-attr]
 
 
 class LiveTensors(Callback):
-    """Counts the tensors alive at some training steps, into `path` at the end: a line per step."""
+    """Counts the live tensors at some training steps, and writes a line per step to `path`."""
 
     def __init__(self, path: str, steps: list[int]) -> None:
-        self._path, self._steps, self._counts = Path(path), steps, list[int]()
+        self._path = Path(path)
+        self._steps = steps
+        self._counts = list[int]()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
         if trainer.global_step in self._steps:
-            trainer.strategy.checkpoint_io.teardown()  # of a save that is being written, a copy is alive
+            # wait for a pending save, which keeps a copy alive
+            trainer.strategy.checkpoint_io.teardown()
             self._counts.append(live_tensors())
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -106,5 +124,6 @@ class LiveTensors(Callback):
 
 
 def live_tensors() -> int:
+    """Return the number of live tensors."""
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

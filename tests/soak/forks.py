@@ -1,6 +1,6 @@
-"""Programs started by fork: a fresh interpreter needs seconds to import torch, a fork of one that has it does not.
+"""Programs started by fork, which need not import torch again.
 
-The process that forks must not have trained anything itself: torch's autograd does not survive a fork.
+The parent must not have trained anything, since torch's autograd does not survive a fork.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def start(program: str, arguments: list[str], output: Path, before: Callable[[], object] = lambda: None) -> int:
-    """Run `python program.py arguments` in a fork, in a process group of its own; returns its process id.
+def start(
+    program: str, arguments: list[str], output: Path, before: Callable[[], object] = lambda: None
+) -> int:
+    """Run `python program.py arguments` in a fork with its own process group.
 
     Args:
         program: train or sample.
         arguments: its command line.
-        output: file for what it prints.
-        before: called in the fork first.
+        output: file for its output.
+        before: called first in the fork.
+
+    Returns:
+        The process id.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -47,10 +52,10 @@ def start(program: str, arguments: list[str], output: Path, before: Callable[[],
 
 
 def wait(child: int, seconds: float = 120) -> int:
-    """The exit code of a fork, negative for a signal; one that takes longer than `seconds` is a failure.
+    """Return the exit code of a fork, negative for a signal.
 
     Raises:
-        TimeoutError: it hung, and was killed.
+        TimeoutError: if it takes longer than `seconds`; it is killed then.
     """
     import time
 
@@ -67,33 +72,47 @@ def wait(child: int, seconds: float = 120) -> int:
 
 
 def kill(child: int) -> None:
-    """SIGKILL to a fork and everything it started."""
+    """Send SIGKILL to a fork and its process group."""
     os.killpg(child, signal.SIGKILL)
 
 
 def _run(program: str, arguments: list[str], before: Callable[[], object]) -> int:
     sys.path.insert(0, str(ROOT))
-    sys.modules["__main__"].__spec__ = None  # Lightning starts further processes with `python argv[0]`, not `python -m`
+    # Lightning starts further processes with `python argv[0]`, not `python -m`
+    sys.modules["__main__"].__spec__ = None
     sys.argv = [str(ROOT / f"{program}.py"), *arguments]
     programs = importlib.import_module("blackout.cli.programs")
     before()
     try:
         getattr(programs, f"run_{program}")()
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
+    except SystemExit as error:
+        return int(error.code or 0)
     return 0
 
 
 def preload() -> None:
-    """Import what the programs need, once."""
+    """Import everything the programs need, once."""
     sys.path.insert(0, str(ROOT))
     for name in (
-        "train", "sample", "blackout.cli.train", "blackout.cli.sample", "blackout.cli.score",
-        "blackout.diffusion", "blackout.flows.energies", "blackout.permutations.shuffle", "blackout.permutations.coded",
-        "blackout.posterior.draw", "blackout.evaluation", "blackout.random.counts", "matplotlib.backends.backend_agg",
-        "sklearn.datasets", "torch.optim", "torch._dynamo", "hydra._internal.core_plugins",
-    ):  # fmt: skip
+        "train",
+        "sample",
+        "blackout.cli.train",
+        "blackout.cli.sample",
+        "blackout.cli.score",
+        "blackout.diffusion",
+        "blackout.flows.energies",
+        "blackout.permutations.shuffle",
+        "blackout.permutations.coded",
+        "blackout.posterior.draw",
+        "blackout.evaluation",
+        "blackout.random.counts",
+        "matplotlib.backends.backend_agg",
+        "sklearn.datasets",
+        "torch.optim",
+        "torch._dynamo",
+        "hydra._internal.core_plugins",
+    ):
         importlib.import_module(name)
     importlib.import_module("blackout.random.numba_draws")
     gc.collect()
-    gc.freeze()  # forks look through what they have made themselves
+    gc.freeze()  # garbage collection in forks skips inherited objects

@@ -1,6 +1,8 @@
-"""Load a model again and again from a run that saves two hundred checkpoints: every read is good, the run unharmed.
+"""Load a model repeatedly from a run that saves 200 checkpoints.
 
-python -m tests.soak.readers
+Every read must succeed, and the run must not be affected.
+
+    python -m tests.soak.readers
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from tests.soak import forks
 from tests.soak.kills import TINY
 
-STEPS = 200
+STEPS = 200  # training steps, with a checkpoint after each
 
 
 def main() -> None:
@@ -22,30 +24,45 @@ def main() -> None:
     from blackout import load_model
     from blackout.errors import UserError
 
-    rest = [one for one in TINY if not one.startswith(("trainer.max_steps", "callbacks.checkpoints", "callbacks.samp"))]
-    rest += [f"trainer.max_steps={STEPS}", "callbacks.checkpoints.every_n_steps=1", "callbacks.samples=null"]
+    options = [
+        option
+        for option in TINY
+        if not option.startswith(("trainer.max_steps", "callbacks.checkpoints", "callbacks.samp"))
+    ]
+    options += [
+        f"trainer.max_steps={STEPS}",
+        "callbacks.checkpoints.every_n_steps=1",
+        "callbacks.samples=null",
+    ]
     with tempfile.TemporaryDirectory() as scratch:
-        results, reads = [], 0
+        results = []
+        reads = 0
         for run_id in ("alone", "read"):
-            arguments = [*rest, "trainer.val_check_interval=50", f"runs_dir={scratch}", f"run_id={run_id}"]
+            arguments = [
+                *options,
+                "trainer.val_check_interval=50",
+                f"runs_dir={scratch}",
+                f"run_id={run_id}",
+            ]
             child = forks.start("train", arguments, Path(scratch) / f"{run_id}.txt")
-            run, done = Path(scratch) / "digits" / run_id, 0
-            while run_id == "read" and not done:
-                done, status = os.waitpid(child, os.WNOHANG)
+            run = Path(scratch) / "digits" / run_id
+            finished = 0
+            while run_id == "read" and not finished:
+                finished, status = os.waitpid(child, os.WNOHANG)
                 if (run / "checkpoints/last.ckpt").exists():
                     try:
                         load_model(run)
                     except UserError as error:
                         sys.exit(f"read {reads} failed: {error}")
                     reads += 1
-            code = os.waitstatus_to_exitcode(status) if done else forks.wait(child, 600)
+            code = os.waitstatus_to_exitcode(status) if finished else forks.wait(child, 600)
             assert code == 0, (Path(scratch) / f"{run_id}.txt").read_text()
             from tests.soak.result import result
 
             results.append(result(run))
             assert not list(run.rglob("damaged*"))
         assert results[0] == results[1]
-    print(f"{reads} reads beside {STEPS} checkpoints: all good, and the run is the one that nobody read")
+    print(f"{reads} reads during {STEPS} checkpoints: all succeeded, and the run was not affected")
 
 
 if __name__ == "__main__":

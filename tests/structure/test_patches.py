@@ -1,4 +1,4 @@
-"""No module replaces parts of another package, or uses its private names."""
+"""No module replaces parts of another package or uses its private names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(ROOT.glob("blackout/**/*.py")), ROOT / "train.py", ROOT / "sample.py"]
-SETTINGS = ("torch.backends.",)  # documented as attributes to be assigned
+SETTINGS = ("torch.backends.",)  # documented as assignable attributes
+# `blackout train ...` passes its arguments to Hydra, which reads them only from `sys.argv`
 COMMAND_LINE = ("blackout/cli/main.py", "sys.argv =")
-"""`blackout train ...` hands its words to Hydra, which reads a command line from there alone."""
 
 
 def dotted(node: ast.expr) -> str:
-    """Return `a.b.c` of a name with attributes; "" of any other expression."""
+    """Return `a.b.c` for a name with attributes, "" for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -26,7 +26,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def is_private(name: str) -> bool:
-    """Return whether a part of a dotted name begins with one underscore."""
+    """Return whether a part of a dotted name starts with one underscore."""
     return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
 
 
@@ -42,21 +42,21 @@ def foreign_names(tree: ast.Module) -> set[str]:
 
 
 def targets(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield what a statement assigns to or deletes."""
+    """Yield the expressions that a statement assigns to or deletes."""
     if isinstance(node, ast.Assign | ast.Delete):
-        found = list(node.targets)
+        expressions = list(node.targets)
     elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
-        found = [node.target]
+        expressions = [node.target]
     elif isinstance(node, ast.withitem):
-        found = [] if node.optional_vars is None else [node.optional_vars]
+        expressions = [] if node.optional_vars is None else [node.optional_vars]
     else:
-        found = []
-    for target in found:
+        expressions = []
+    for target in expressions:
         yield from target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def patches(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, what is replaced) for attributes of foreign modules and classes, `__class__` and `sys.modules`."""
+    """Yield (line, replaced object) for foreign attributes, `__class__` and `sys.modules`."""
     foreign = foreign_names(tree)
     for node in ast.walk(tree):
         for target in targets(node):
@@ -75,7 +75,7 @@ def patches(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def private_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of private modules, classes and functions that are imported from other packages."""
+    """Yield (line, name) of private names imported from other packages."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -90,32 +90,47 @@ def private_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("find", [patches, private_imports])
-def test_other_packages_are_used_as_their_manuals_say(find) -> None:
-    found = []
+def test_other_packages_are_neither_patched_nor_used_by_private_names(find) -> None:
+    violations = []
     for path in FILES:
         name = str(path.relative_to(ROOT))
         places = find(ast.parse(path.read_text()))
-        found += [f"{name}:{line}: {what}" for line, what in places if (name, what) != COMMAND_LINE]
-    assert found == []
+        violations += [
+            f"{name}:{line}: {what}" for line, what in places if (name, what) != COMMAND_LINE
+        ]
+    assert violations == []
 
 
-@pytest.mark.parametrize("line", [
-    "import sys; sys.stdout = None", "import sys; sys.modules['x'] = None", "x.__class__ = int",
-    "from argparse import ArgumentParser as A; A.error = None", "import torch; torch.nn.Module.train = None",
-    "import yaml; setattr(yaml, 'SafeLoader', None)", "import sys as s; s.stdin, x = 1, 2", "import os; del os.path",
-])  # fmt: skip
-def test_a_patch_is_found(line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import sys; sys.stdout = None",
+        "import sys; sys.modules['x'] = None",
+        "x.__class__ = int",
+        "from argparse import ArgumentParser as A; A.error = None",
+        "import torch; torch.nn.Module.train = None",
+        "import yaml; setattr(yaml, 'SafeLoader', None)",
+        "import sys as s; s.stdin, x = 1, 2",
+        "import os; del os.path",
+    ],
+)
+def test_patches_are_detected(line: str) -> None:
     assert len(list(patches(ast.parse(line)))) == 1
 
 
 @pytest.mark.parametrize(
     "line", ["from hydra._internal.hydra import Hydra", "import torch._dynamo", "from a import _b"]
 )
-def test_a_private_import_is_found(line: str) -> None:
+def test_private_imports_are_detected(line: str) -> None:
     assert len(list(private_imports(ast.parse(line)))) == 1
-    assert not list(private_imports(ast.parse("from __future__ import annotations; from blackout.a import _b")))
+    assert not list(
+        private_imports(ast.parse("from __future__ import annotations; from blackout.a import _b"))
+    )
 
 
-def test_settings_and_own_attributes_are_no_patches() -> None:
-    code = "import torch; torch.backends.cudnn.allow_tf32 = False; self.x = 1; from blackout import a; a.b = 1"
+def test_settings_and_attributes_of_this_package_are_not_patches() -> None:
+    code = (
+        "import torch; torch.backends.cudnn.allow_tf32 = False; "
+        "self.x = 1; from blackout import a; a.b = 1"
+    )
     assert not list(patches(ast.parse(code)))

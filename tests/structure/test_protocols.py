@@ -1,4 +1,4 @@
-"""What the scores and datasets of this package are to the programs, checked by mypy where they are written as such."""
+"""The datasets and scores of this package implement the protocols; mypy checks the types."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from blackout.evaluation import ImageScores, Scorer
 
 
 def as_source(data: CountData) -> protocols.Source:
+    """Return a dataset as a source, for mypy."""
     return data
 
 
 def as_scorer(scorer: Scorer) -> protocols.Scorer:
+    """Return a scorer as its protocol, for mypy."""
     return scorer
 
 
 def as_draw(draw: CountDraw) -> protocols.Draw:
+    """Return a draw as its protocol, for mypy."""
     return draw
 
 
 def as_scores(scores: ImageScores) -> protocols.Scores:
+    """Return scores as their protocol, for mypy."""
     return scores
 
 
 @pytest.mark.parametrize(
-    ("own", "protocol"),
+    ("component", "protocol"),
     [
         (CountData, protocols.Source),
         (CountDraw, protocols.Draw),
@@ -37,11 +41,14 @@ def as_scores(scores: ImageScores) -> protocols.Scores:
         (ImageScores, protocols.Scores),
     ],
 )
-def test_methods_take_what_the_protocol_says(own: type, protocol: type) -> None:
+def test_methods_have_the_parameters_of_their_protocol(component: type, protocol: type) -> None:
     for name, method in inspect.getmembers(protocol, inspect.isfunction):
         if not name.startswith("_"):
-            asked = list(inspect.signature(method).parameters)
-            assert list(inspect.signature(getattr(own, name)).parameters)[: len(asked)] == asked, name
+            required = list(inspect.signature(method).parameters)
+            assert (
+                list(inspect.signature(getattr(component, name)).parameters)[: len(required)]
+                == required
+            ), name
 
 
 def test_a_dataset_describes_itself() -> None:

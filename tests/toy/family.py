@@ -1,4 +1,4 @@
-"""The smallest family there can be, outside the package: a sampler trained on an energy, without data."""
+"""A minimal family outside the package: a sampler trained on an energy, without data."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,9 @@ class Fields:
 
     def __post_init__(self):
         self.facts = {"num_sites": self.num_sites}
-        self.field = self.strength * torch.randn(self.num_sites, generator=torch.Generator().manual_seed(0))
+        self.field = self.strength * torch.randn(
+            self.num_sites, generator=torch.Generator().manual_seed(0)
+        )
 
     def size(self, split):
         return None if split == "train" else 64
@@ -49,7 +51,10 @@ class Logits(nn.Module):
 
 
 class SpinSampler(Model):
-    """Least KL(q || p) by the score-function estimator, against a running baseline that checkpoints keep."""
+    """Minimises KL(q || p) with the score-function estimator.
+
+    Its running baseline is a buffer, which checkpoints keep.
+    """
 
     validation_metrics = ("val/kl",)
 
@@ -60,7 +65,9 @@ class SpinSampler(Model):
 
     def training_step(self, batch):
         logits = self.network(len(batch["index"]))
-        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).step(batch["batch_number"])
+        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).step(
+            batch["batch_number"]
+        )
         x = (streams.next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())).float()
         log_q = -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(1)
         free_energy = (log_q - x @ self.field).detach()
@@ -70,13 +77,19 @@ class SpinSampler(Model):
 
     def validation_step(self, batch):
         logits = self.averaged(1)
-        kl = torch.sigmoid(logits) * (logits - self.field) - F.softplus(logits) + F.softplus(self.field)
+        kl = (
+            torch.sigmoid(logits) * (logits - self.field)
+            - F.softplus(logits)
+            + F.softplus(self.field)
+        )
         self.record("val/kl", kl.sum(1).expand(len(batch["index"])))  # the same for every sample
 
     def batches(self, indices, seed=0, batch_size=None, temperature=1.0):
         for part in indices.split(batch_size or 32) if len(indices) else ():
             logits = self.averaged(len(part)).detach() / temperature
-            x = SampleStreams(seed, part).step(0).next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())
+            x = SampleStreams(seed, part).step(0).next_draw().uniform(logits.shape) < torch.sigmoid(
+                logits.double()
+            )
             yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.field).sum(1)}
 
     def example(self):
@@ -84,10 +97,14 @@ class SpinSampler(Model):
 
 
 class SpinDraw(Draw):
-    batch_size, steps, nfe = 32, 1, 1
+    batch_size = 32
+    steps = 1
+    nfe = 1
 
     def __init__(self, model, temperature=1.0):
-        self.model, self.temperature, self.description = model, temperature, {"temperature": temperature}
+        self.model = model
+        self.temperature = temperature
+        self.description = {"temperature": temperature}
 
     def batches(self, indices, seed, batch_size=None, watch=None):
         for part, samples in self.model.batches(indices, seed, batch_size, self.temperature):
@@ -109,7 +126,12 @@ class SpinFamily(ComponentFamily):
     usage = "model.sample(16)"
 
     def source(self, settings, description=None, trusted=()):
-        return Fields(*((description or {}).get("model", settings)[name] for name in ("num_sites", "strength")))
+        return Fields(
+            *(
+                (description or {}).get("model", settings)[name]
+                for name in ("num_sites", "strength")
+            )
+        )
 
     def describe_parts(self, settings, source):
         network = complete_description(settings["network"], source.facts, "network")
@@ -119,7 +141,9 @@ class SpinFamily(ComponentFamily):
         return {"field": source.field}
 
     def assemble(self, description, tensors, **training):
-        return SpinSampler(instantiate(description["model"]["network"], "network"), tensors["field"], **training)
+        return SpinSampler(
+            instantiate(description["model"]["network"], "network"), tensors["field"], **training
+        )
 
     def draw(self, model, request):
         refuse_unknown(request, "temperature")

@@ -58,7 +58,7 @@ def test_a_run_told_to_leave_saves_and_goes_on(run, tmp_path, undisturbed, step,
 
 
 def test_a_run_told_to_leave_before_training_leaves_at_once(run, tmp_path):  # noqa: F811
-    leaving = "+callbacks.signal._target_=tests.soak.leaving.Anything"
+    leaving = "+callbacks.signal._target_=tests.soak.interrupted_import.Anything"
     outcome = run("train", *LONG, leaving, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 75, (outcome.code, outcome.err)
     assert outcome.err.strip() == "stopped outside training: the same command continues"

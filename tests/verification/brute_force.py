@@ -1,4 +1,4 @@
-"""Brute force that only tests need: exponentials, bridges and rates of whole matrices, and how pixels move together."""
+"""Brute-force references for tests: matrix exponentials, bridges, reverse rates and posteriors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numpy as np
 
 
 def precise_expm(generator: np.ndarray) -> np.ndarray:
-    """exp of a generator by its series in extended precision: every term is positive, so small entries keep digits."""
+    """exp of a generator by its series in extended precision.
+
+    Every term is positive, so small entries keep their digits.
+    """
     q = generator.astype(np.longdouble)
     rate = -q.diagonal().min()
     jump = np.eye(len(q), dtype=np.longdouble)
@@ -26,7 +29,8 @@ def precise_expm(generator: np.ndarray) -> np.ndarray:
 
 
 def bridge(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """P(X_s = n | X_0 = o, X_t = m), [o, m, n], from P_0s and P_st; nan where m cannot be reached from o."""
+    """P(X_s = n | X_0 = o, X_t = m), [o, m, n], from P_0s and P_st; nan where m is unreachable from
+    o."""
     joint = first[:, None, :] * second.T[None, :, :]
     with np.errstate(invalid="ignore", divide="ignore"):
         return joint / joint.sum(-1, keepdims=True)
@@ -42,7 +46,7 @@ def reverse_rates(generator: np.ndarray, transition: np.ndarray) -> np.ndarray:
 
 
 def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """P(X_0 = o | X_t = m), [m, o]; where m cannot occur, the data's distribution."""
+    """P(X_0 = o | X_t = m), [m, o]; the data distribution where m cannot occur."""
     joint = transition[: len(p0)].T * p0[None, :]
     mass = joint.sum(1, keepdims=True)
     return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])

@@ -1,4 +1,4 @@
-"""What is claimed of a family's parts beyond kernels."""
+"""A checkable statement about a part of the package other than the sampling kernels."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,13 @@ from blackout.verification.draws import MIN_P_VALUE
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed, how far from it the package is, and how far it may be.
+    """A statement, its observed error, and the largest error allowed.
 
     Args:
-        name: of the claim.
+        name: what is claimed.
         error: the largest deviation, or a p-value.
-        allowed: the most it may be; None: `error` is a p-value and must be at least `MIN_P_VALUE`.
+        allowed: the largest deviation allowed; None if `error` is a p-value, which must be at least
+            `MIN_P_VALUE`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Euler steps: their probabilities are those of enumeration, and with ever more of them the posterior is exact."""
+"""Euler steps have the enumerated probabilities, and converge to the exact posterior."""
 
 import itertools
 
@@ -48,12 +48,15 @@ def index(x):
 def denoiser(xt, t):
     """The exact distribution of every element of X_0."""
     weights = origins(t)[index(xt)]
-    marginals = [torch.stack([weights[:, STATES[:, i] == v].sum(1) for v in range(LEVELS)], 1) for i in range(ELEMENTS)]
+    marginals = [
+        torch.stack([weights[:, STATES[:, i] == v].sum(1) for v in range(LEVELS)], 1)
+        for i in range(ELEMENTS)
+    ]
     return CategoricalPrediction(torch.stack(marginals, 2).log())
 
 
 def euler_matrix(s, t):
-    """P(X_s = . | X_t = z) of an Euler step, from the ratios of the marginals of X_t, float64 [z, state]."""
+    """P(X_s = . | X_t = z) of an Euler step, by ratios of marginals of X_t, float64 [z, state]."""
     marginal = LAW @ noise(t)
     single = torch.zeros(len(STATES), ELEMENTS, LEVELS, dtype=torch.float64)
     for z, state in enumerate(STATES):
@@ -74,14 +77,18 @@ def test_steps_have_the_probabilities_of_their_rates(s, t):
     number, z = 20_000, 5
     x = STATES[z].expand(number, -1).to(torch.uint8)
     times = (torch.tensor(value, dtype=torch.float64) for value in (s, t))
-    drawn = EulerStep()(ReverseStep(denoiser, PROCESS, x, *times, SampleStreams(0, torch.arange(number)).step(0)))
+    drawn = EulerStep()(
+        ReverseStep(denoiser, PROCESS, x, *times, SampleStreams(0, torch.arange(number)).step(0))
+    )
     found = torch.bincount(index(drawn), minlength=len(STATES))
     assert p_value(found, euler_matrix(s, t)[z]) > 1e-4
 
 
 def reverse_law(z, t, steps):
-    """Law of the reverse run from state z at time t, by products of Euler matrices and the exact last step."""
-    grid = Prior(denoiser, PROCESS, (ELEMENTS,), times=logit_times(25, 6.0, -6.0)).reverse_times(t, steps)
+    """Distribution of X_0 from state z at time t, by Euler matrices and the exact last step."""
+    grid = Prior(denoiser, PROCESS, (ELEMENTS,), times=logit_times(25, 6.0, -6.0)).reverse_times(
+        t, steps
+    )
     law = torch.zeros(len(STATES), dtype=torch.float64)
     law[z] = 1
     for k in range(len(grid) - 1, 1, -1):
@@ -91,7 +98,9 @@ def reverse_law(z, t, steps):
 
 
 def test_more_steps_come_to_the_posterior_in_first_order():
-    errors = [float((reverse_law(5, 2.0, n) - origins(2.0)[5]).abs().sum() / 2) for n in (20, 40, 80, 160)]
+    errors = [
+        float((reverse_law(5, 2.0, n) - origins(2.0)[5]).abs().sum() / 2) for n in (20, 40, 80, 160)
+    ]
     ratios = [first / second for first, second in itertools.pairwise(errors)]
     assert errors[-1] < 0.01 and all(1.6 < ratio < 2.4 for ratio in ratios)
 
@@ -100,7 +109,9 @@ def test_published_split_gibbs_runs_back_by_euler_steps():
     prior = Prior(denoiser, PROCESS, (ELEMENTS,), times=logit_times(25, 6.0, -6.0))
     number = 20_000
     z = STATES[5].expand(number, -1).to(torch.uint8)
-    drawn = prior.with_kernel(EulerStep()).reverse(z, 2.0, SampleStreams(1, torch.arange(number)), 5)
+    drawn = prior.with_kernel(EulerStep()).reverse(
+        z, 2.0, SampleStreams(1, torch.arange(number)), 5
+    )
     found = torch.bincount(index(drawn), minlength=len(STATES))
     assert p_value(found, reverse_law(5, 2.0, 5)) > 1e-4
     assert prior.evaluations == 6
@@ -108,6 +119,8 @@ def test_published_split_gibbs_runs_back_by_euler_steps():
 
 
 def test_predictions_of_another_kind_are_refused():
-    step = ReverseStep(denoiser, PureDeath(2), STATES.to(torch.uint8), torch.tensor(0.5), torch.tensor(0.6))
+    step = ReverseStep(
+        denoiser, PureDeath(2), STATES.to(torch.uint8), torch.tensor(0.5), torch.tensor(0.6)
+    )
     with pytest.raises(ValueError, match="does not fit the process PureDeath"):
         EulerStep()(step)

@@ -118,7 +118,7 @@ def _births(
 def _start(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> BinnedDistribution:
     """Return the sampler's start at the last time, Poisson(q_T E[X_0]), for samples of a shape.
 
-    References: this project; checked in tests/verification/test_toy_tables.py.
+    References: this project; checked in tests/verification/test_kernel_bias.py.
     """
     mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
     rate = float(torch.exp(-times[-1])) * mean

@@ -103,7 +103,7 @@ class ReverseStep:
     def midpoint(self) -> Tensor:
         """Return the time rho, a scalar, that halves the step by the clock -log(1 - e^-t).
 
-        References: this project; checked in tests/verification/test_kernel_laws.py.
+        References: this project; checked in tests/verification/test_pure_death_kernels.py.
         """
         middle = (reverse_clock(self.s) + reverse_clock(self.t)) / 2
         return reverse_clock(middle)  # the clock is its own inverse

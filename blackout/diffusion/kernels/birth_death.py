@@ -22,7 +22,7 @@ class BirthDeathBridge:
 
     It is to immigration and death what `BinomialBridge` is to pure death.
 
-    References: this project; checked in tests/verification/test_jump_kernel_laws.py.
+    References: this project; checked in tests/verification/test_jump_kernels.py.
 
     Args:
         rounding: of the numbers.

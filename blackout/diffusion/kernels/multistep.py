@@ -15,8 +15,9 @@ distribution at every time, whatever the steps. The step to s = 0 adds y_t, stoc
 The total variation to the data is of order 1 where a birth may take all rate from another element,
 and falls faster on smooth data (1.5 to 1.7 on a pair of eight levels).
 
-References: this project; covariances are checked in tests/verification/test_kernel_laws.py, the
-whole distribution in tests/verification/test_multistep_laws.py.
+References: this project; covariances are checked in
+tests/verification/test_pure_death_kernels.py, the whole distribution in
+tests/verification/test_multistep.py.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def extrapolate(y: Tensor, z: Tensor, c: float) -> Tensor:
 
     It is scaled so that clipping does not change the sum over a sample.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
     """
     axes = tuple(range(1, y.ndim))
     raw = y + min(c, 1.0) * (y - z)

@@ -73,7 +73,7 @@ class PosteriorBridge:
     With the exact distribution it makes no error for one element, whatever the step. Elements are
     drawn independently, so that their correlations given X_t still cost O(1 / T).
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
 
     Raises:
         ValueError: when called, the head predicts no distribution, or the count is guided.

@@ -32,7 +32,7 @@ def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
 
     Unbiased, so that the mean number of births is y r.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
     """
     floor = torch.floor(y)
     return floor + bernoulli((y - floor).double(), generator).to(y.dtype)

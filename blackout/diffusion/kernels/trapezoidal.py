@@ -42,7 +42,7 @@ class Trapezoidal:
     cuts, and the order is 1.
 
     References: Anderson and Mattingly 2011; this form is this project's, checked in
-        tests/verification/test_kernel_laws.py.
+        tests/verification/test_pure_death_kernels.py.
     """
 
     def __call__(self, step: ReverseStep) -> Tensor:
@@ -78,7 +78,7 @@ class PosteriorTrapezoidal:
 
     It keeps max_count + 1 float32 numbers per element a few times over.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
 
     Raises:
         ValueError: when called, the head predicts no distribution, the count is guided, or counts
@@ -137,7 +137,7 @@ def tabulate_remaining(
 
     Bayes' rule, P(N = b + n) Bin(b; b + n, h) / Z.
 
-    References: this project; checked in tests/verification/test_kernel_laws.py.
+    References: this project; checked in tests/verification/test_pure_death_kernels.py.
 
     Args:
         distribution: P(N).

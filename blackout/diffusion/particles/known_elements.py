@@ -4,7 +4,7 @@ Known elements follow a path of the forward process that ends in their values (`
 ratio of the model's probability of that path to the probability it was drawn with turns particles
 into the distribution given these elements.
 
-References: this project; checked in tests/verification/test_particle_laws.py.
+References: this project; checked in tests/verification/test_particles.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KnownWeight:
     0: limits and the estimate are the same as without a look-ahead.
 
     References: Pitt and Shephard 1999 (look-ahead); this project, checked in
-        tests/verification/test_particle_laws.py.
+        tests/verification/test_particles.py.
 
     Args:
         process: that is reversed; see `has_step_probability`.

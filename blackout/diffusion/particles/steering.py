@@ -12,7 +12,7 @@ values are, the weights of a whole path multiply to L of its end, so that the li
 particles is right.
 
 References: Nisonoff et al. 2024, eq. 2; Wu et al. 2023, Algorithm 1; Singhal et al. 2025, section
-    3; of discrete states this project, checked in tests/verification/test_steering_laws.py.
+    3; of discrete states this project, checked in tests/verification/test_steering.py.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def floor_values(log_value: Tensor) -> Tensor:
 
     A value of 0 becomes a tenth of its group's mean; groups of nothing else become 1.
 
-    References: this project; checked in tests/verification/test_steering_laws.py.
+    References: this project; checked in tests/verification/test_steering.py.
 
     Args:
         log_value: logarithms in groups, float64 [n, M, ...].

@@ -199,7 +199,7 @@ class CountProcess(JumpProcess):
         times at which they are small.
 
         References: Santos et al. 2023, Algorithm 2, for black; the Poisson start is this project's,
-            checked in tests/verification/test_end_laws.py.
+            checked in tests/verification/test_time_grid_ends.py.
 
         Args:
             shape: [B, ...].

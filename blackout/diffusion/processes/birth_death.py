@@ -5,7 +5,7 @@ the mean of the data as the stationary mean a, the total brightness stays, where
 goes black.
 
 References: Santos et al. 2023, appendix G, for birth and death; this process and its formulas are
-    this project's, checked in tests/verification/test_process_laws.py.
+    this project's, checked in tests/verification/test_bounds_and_losses.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BirthDeath(CountProcess):
     Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q)
     and E[I | X_t] / (1 - q): the statistic is the pair (X_0 - S, I), both O(1 - q).
 
-    References: this project; checked in tests/verification/test_process_laws.py.
+    References: this project; checked in tests/verification/test_bounds_and_losses.py.
 
     Args:
         max_count: largest data level.
@@ -181,7 +181,7 @@ class BirthDeath(CountProcess):
         Over the data that is KL(Poisson(m) || Poisson(a)) >= 0 more than from the start of `prior`
         given their mean, at m = q E[X_0] + a (1 - q): a bound with it holds for that start as well.
 
-        References: this project; checked in tests/verification/test_scores_and_limits.py.
+        References: this project; checked in tests/verification/test_reverse_rates.py.
         """
         p = self.pmf(torch.arange(self.max_count + 1, device=x0.device), t)
         states = torch.arange(self.num_states, device=x0.device, dtype=torch.float64)

@@ -212,7 +212,7 @@ class FiniteProcess(Process):
 
         References: Campbell et al. 2022, Proposition 1, at u = t; elsewhere this project, checked
             in tests/verification/test_guided_processes.py and
-            tests/verification/test_particle_laws.py.
+            tests/verification/test_particles.py.
 
         Args:
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
@@ -235,7 +235,7 @@ class FiniteProcess(Process):
 
         It is that of X_t for data that are uniform over all levels.
 
-        References: this project; checked in tests/diffusion/processes/test_forgetting.py.
+        References: this project; checked in tests/diffusion/processes/test_closed_forms.py.
         """
         t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
         is_level = torch.arange(self.num_states, device=t.device) <= self.max_count

@@ -27,7 +27,7 @@ class _ReplacementProcess(FiniteJumpProcess):
 
     References: Austin et al. 2021, appendices A.2.1 and A.2.2, of which this is the continuous-time
         form; products without matrices are this project's, checked in
-        tests/diffusion/processes/test_forgetting.py.
+        tests/diffusion/processes/test_closed_forms.py.
 
     Args:
         max_count: largest data level.

@@ -84,7 +84,7 @@ def balanced_blocks(n: int, passes: int, order: Tensor | None = None) -> list[Te
     Raises:
         ValueError: passes outside 1..n, or an order of another length.
 
-    References: this project; checked in tests/permutations/test_factorized.py.
+    References: this project; checked in tests/permutations/test_code_distributions.py.
     """
     ensure(1 <= passes <= n, f"the number of passes must be 1..{n}, not {passes}")
     order = torch.arange(n) if order is None else order

@@ -398,7 +398,7 @@ def is_certified(log_probs: Tensor) -> Tensor:
     Args:
         log_probs: lower bounds of the log-probabilities, in falling order, [b, K].
 
-    References: this project; checked in tests/permutations/test_shuffle.py.
+    References: this project; checked in tests/permutations/test_shuffle_diffusion.py.
     """
     p = F.pad(log_probs.double().exp(), (0, 1))
     not_found = (1 - p.sum(1)).clamp(min=0)

@@ -194,7 +194,7 @@ class ShuffleDiffusion(Model):
         Args:
             evaluations: of the network in training, which limit the number of puzzles.
 
-        References: this project; checked in tests/permutations/test_shuffle.py.
+        References: this project; checked in tests/permutations/test_shuffle_diffusion.py.
         """
         if self.sharpness_setting is not None:
             self.sharpness.fill_(self.sharpness_setting)

@@ -1,4 +1,4 @@
-"""Problems on graphs: ratios, repair, cuts, padding and numbering, each by brute force."""
+"""Problems on graphs: ratios, repair, cuts, padding and relabelling, by brute force."""
 
 from __future__ import annotations
 
@@ -33,67 +33,82 @@ from blackout.networks import LESite, LETransformer, LocallyEquivariant
 from blackout.networks.graph_batch import NUM_DISTANCE_CLASSES
 from blackout.random import SampleStreams
 
-MANY = random_graphs("er", [3, 12], 50, 1, p=0.3)
+GRAPHS = random_graphs("er", [3, 12], 50, 1, p=0.3)
 PROBLEMS = ("mis", "maxcut")
 
 
-def log_density(problem: str, graph: Graph, x: Tensor, beta: float, penalty: float = 1.0001) -> Tensor:
-    """As the paper writes it, with sums over edges; x float64 [B, n]."""
+def log_density(
+    problem: str, graph: Graph, x: Tensor, beta: float, penalty: float = 1.0001
+) -> Tensor:
+    """Return the log-density of the paper, with sums over edges; x float64 [B, n]."""
     i, j = torch.from_numpy(graph.edges).unbind(1)
     if problem == "mis":
         return beta * (x.sum(1) - penalty * (x[:, i] * x[:, j]).sum(1))
-    return beta * (x[:, i] != x[:, j]).double().sum(1)  # the paper's, with half the number of edges more
+    # that of the paper plus half the number of edges
+    return beta * (x[:, i] != x[:, j]).double().sum(1)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_densities_and_ratios_by_brute_force_on_fifty_graphs(problem: str) -> None:
-    target = make_graph_target(problem, MANY, inverse_temperature=3.3)
-    on = target.instances(torch.arange(50))
-    x = on.sample_initial(torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0)))
-    ratios, density = on.log_ratios(x), on.log_density(x)
-    for k, graph in enumerate(MANY):
+def test_densities_and_ratios_match_brute_force_on_fifty_graphs(problem: str) -> None:
+    target = make_graph_target(problem, GRAPHS, inverse_temperature=3.3)
+    instances = target.instances(torch.arange(50))
+    x = instances.sample_initial(
+        torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
+    )
+    ratios = instances.log_ratios(x)
+    density = instances.log_density(x)
+    for k, graph in enumerate(GRAPHS):
         row = x[k : k + 1, : graph.num_nodes].double()
-        here = log_density(problem, graph, row, 3.3)
-        assert abs(float(density[k] - here)) < 1e-10
+        expected_density = log_density(problem, graph, row, 3.3)
+        assert abs(float(density[k] - expected_density)) < 1e-10
         for i in range(target.sites):
             if i >= graph.num_nodes:
                 assert ratios[k, i].tolist() == [0, 0]
                 continue
             flipped = row.clone()
             flipped[0, i] = 1 - flipped[0, i]
-            expected = float(log_density(problem, graph, flipped, 3.3) - here)
+            expected = float(log_density(problem, graph, flipped, 3.3) - expected_density)
             assert abs(float(ratios[k, i, int(flipped[0, i])]) - expected) < 1e-10
 
 
-def test_repair_is_feasible_and_keeps_lone_nodes() -> None:
-    target = make_graph_target("mis", MANY)
-    on = target.instances(torch.arange(50).repeat_interleave(20))
-    x = on.sample_initial(torch.rand(1000, target.sites, generator=torch.Generator().manual_seed(0)))
-    found, sizes = on.solutions(x)
-    assert bool((found <= x).all())
-    lone = (x > 0) & ((on.graph.adjacency @ x[..., None].float())[..., 0] == 0)
-    assert bool((found[lone] == 1).all())
+def test_repaired_solutions_are_feasible_and_keep_isolated_nodes() -> None:
+    target = make_graph_target("mis", GRAPHS)
+    instances = target.instances(torch.arange(50).repeat_interleave(20))
+    x = instances.sample_initial(
+        torch.rand(1000, target.sites, generator=torch.Generator().manual_seed(0))
+    )
+    solutions, sizes = instances.solutions(x)
+    assert bool((solutions <= x).all())
+    isolated = (x > 0) & ((instances.graph.adjacency @ x[..., None].float())[..., 0] == 0)
+    assert bool((solutions[isolated] == 1).all())
     for k in range(1000):
-        graph = MANY[k // 20]
-        assert objective_value("mis", graph, found[k, : graph.num_nodes].numpy()) == int(sizes[k])
-    assert bool((on.solutions(found)[0] == found).all())  # and again changes nothing
+        graph = GRAPHS[k // 20]
+        assert objective_value("mis", graph, solutions[k, : graph.num_nodes].numpy()) == int(
+            sizes[k]
+        )
+    # repairing twice changes nothing
+    assert bool((instances.solutions(solutions)[0] == solutions).all())
 
 
 def test_cuts_count_edges_between_the_sides() -> None:
-    target = make_graph_target("maxcut", MANY)
-    on = target.instances(torch.arange(50))
-    x = on.sample_initial(torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0)))
-    for k, graph in enumerate(MANY):
+    target = make_graph_target("maxcut", GRAPHS)
+    instances = target.instances(torch.arange(50))
+    x = instances.sample_initial(
+        torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
+    )
+    for k, graph in enumerate(GRAPHS):
         sides = x[k, : graph.num_nodes].numpy()
         cut = objective_value("maxcut", graph, sides)
-        assert int(on.solutions(x)[1][k]) == cut
+        assert int(instances.solutions(x)[1][k]) == cut
         s = 2.0 * sides - 1
         adjacent = graph.adjacency_matrix().toarray()
         assert cut == len(graph.edges) / 2 - s @ adjacent @ s / 4
-    assert on.solutions(x)[0].data_ptr() != x.data_ptr()  # batches are stored whole: nothing may share memory
+    # solutions must not share memory with the states
+    assert instances.solutions(x)[0].data_ptr() != x.data_ptr()
 
 
 def graph_site(**settings: Any) -> LESite:
+    """Return a small site-wise network on graphs."""
     return LESite(1, 2, 8, 2, distances=NUM_DISTANCE_CLASSES, **settings)
 
 
@@ -105,7 +120,8 @@ NETWORKS = {
 }
 
 
-def far_from_the_start(name: str) -> LocallyEquivariant:
+def randomised_network(name: str) -> LocallyEquivariant:
+    """Return a network with large random weights."""
     network = NETWORKS[name]().double()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -114,7 +130,9 @@ def far_from_the_start(name: str) -> LocallyEquivariant:
     return network
 
 
-def scores_of(network: LocallyEquivariant):  # type: ignore[no-untyped-def]
+def make_scores(network: LocallyEquivariant):  # type: ignore[no-untyped-def]
+    """Return the network as a function of states and time."""
+
     def scores(states: States, t: float) -> Tensor:
         times = torch.full((len(states.x),), t, dtype=torch.float64)
         with torch.no_grad():
@@ -124,29 +142,42 @@ def scores_of(network: LocallyEquivariant):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str) -> None:
-    network, graphs = far_from_the_start(name), random_graphs("er", [5, 9], 6, 2, p=0.35)
+def test_networks_on_graphs_are_locally_equivariant_and_use_all_other_nodes(name: str) -> None:
+    network = randomised_network(name)
+    graphs = random_graphs("er", [5, 9], 6, 2, p=0.35)
     target = make_graph_target(
-        "mis", [replace(weighted(g, k, k % 2 == 0), edge_weights=None) for k, g in enumerate(graphs)]
+        "mis",
+        [
+            replace(with_random_weights(g, k, k % 2 == 0), edge_weights=None)
+            for k, g in enumerate(graphs)
+        ],
     )
-    on, scores = target.instances(torch.arange(6)), scores_of(network)
-    x = on.sample_initial(torch.rand(6, target.sites, generator=torch.Generator().manual_seed(1)))
-    here = scores(States.evaluate(on, x), 0.4)
-    assert float(here.abs().max()) > 0.05 and bool((here[on.frozen_sites] == 0).all())
+    instances = target.instances(torch.arange(6))
+    scores = make_scores(network)
+    x = instances.sample_initial(
+        torch.rand(6, target.sites, generator=torch.Generator().manual_seed(1))
+    )
+    scores_before = scores(States.evaluate(instances, x), 0.4)
+    assert float(scores_before.abs().max()) > 0.05 and bool(
+        (scores_before[instances.frozen_sites] == 0).all()
+    )
     rows = torch.arange(6)
-    connected = on.graph.distance_classes[..., :] < NUM_DISTANCE_CLASSES - 1
+    connected = instances.graph.distance_classes[..., :] < NUM_DISTANCE_CLASSES - 1
     for site in range(target.sites):
         y = x.clone()
-        y[:, site] = torch.where(on.graph.mask[:, site], 1 - y[:, site], y[:, site])
-        there = scores(States.evaluate(on, y), 0.4)
-        real = on.graph.mask[:, site]
-        back = (here[rows, site, y[:, site].long()] + there[rows, site, x[:, site].long()])[real]
-        assert float(back.abs().max()) <= 1e-12 * max(1.0, float(here.abs().max()))
-        changed = (there.abs().amax(-1) - here.abs().amax(-1)).abs() > 1e-9
-        for k in rows[real]:
-            seen = connected[k, site] & on.graph.mask[k]
-            seen[site] = False
-            assert bool(changed[k][seen].all())
+        y[:, site] = torch.where(instances.graph.mask[:, site], 1 - y[:, site], y[:, site])
+        scores_after = scores(States.evaluate(instances, y), 0.4)
+        existing = instances.graph.mask[:, site]
+        sums = (
+            scores_before[rows, site, y[:, site].long()]
+            + scores_after[rows, site, x[:, site].long()]
+        )[existing]
+        assert float(sums.abs().max()) <= 1e-12 * max(1.0, float(scores_before.abs().max()))
+        changed = (scores_after.abs().amax(-1) - scores_before.abs().amax(-1)).abs() > 1e-9
+        for k in rows[existing]:
+            expected_to_change = connected[k, site] & instances.graph.mask[k]
+            expected_to_change[site] = False
+            assert bool(changed[k][expected_to_change].all())
 
 
 @pytest.mark.parametrize(
@@ -155,81 +186,115 @@ def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str
     ids=["plain", "dmala", "gibbs", "informed"],
 )
 @pytest.mark.parametrize("name", NETWORKS)
-def test_padding_changes_nothing(name: str, refine: Refinement | None, simulation: Simulation) -> None:
-    small, large = random_graphs("er", [5, 6], 4, 4, p=0.3), random_graphs("er", [11, 12], 2, 5, p=0.3)
+def test_padding_does_not_change_samples_or_weights(
+    name: str, refine: Refinement | None, simulation: Simulation
+) -> None:
+    small = random_graphs("er", [5, 6], 4, 4, p=0.3)
+    large = random_graphs("er", [11, 12], 2, 5, p=0.3)
     for problem in PROBLEMS:
-        alone, together = make_graph_target(problem, small), make_graph_target(problem, small + large)
-        scores, chains = scores_of(far_from_the_start(name)), torch.arange(12)
+        unpadded = make_graph_target(problem, small)
+        padded = make_graph_target(problem, small + large)
+        scores = make_scores(randomised_network(name))
+        chains = torch.arange(12)
         paths = [
             simulation.run(target.instances(chains % 4), scores, chains, 0, refine=refine)
-            for target in (alone, together)
+            for target in (unpadded, padded)
         ]
-        d = alone.sites
-        assert torch.equal(paths[0].states.x, paths[1].states.x[:, :d])
-        assert not bool(paths[1].states.x[:, d:].any())
+        num_sites = unpadded.sites
+        assert torch.equal(paths[0].states.x, paths[1].states.x[:, :num_sites])
+        assert not bool(paths[1].states.x[:, num_sites:].any())
         assert float((paths[0].log_weights - paths[1].log_weights).abs().max()) < 1e-12 * max(
             1.0, float(paths[0].log_weights.abs().max())
         )
-        one, two = (path.states.target.solutions(path.states.x) for path in paths)  # type: ignore[attr-defined]
-        assert torch.equal(one[0], two[0][:, :d]) and torch.equal(one[1], two[1])
+        unpadded_solutions, padded_solutions = (
+            path.states.target.solutions(path.states.x) for path in paths
+        )  # type: ignore[attr-defined]
+        assert torch.equal(
+            unpadded_solutions[0], padded_solutions[0][:, :num_sites]
+        ) and torch.equal(unpadded_solutions[1], padded_solutions[1])
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_weights_give_the_number_of_states_at_this_temperature(problem: str) -> None:
+def test_weights_estimate_the_partition_function(problem: str) -> None:
     graph = random_graphs("er", [5, 5], 1, 3, p=0.4)[0]
-    target = make_graph_target(problem, [graph, *random_graphs("er", [8, 8], 1, 3, p=0.4)], inverse_temperature=0.7)
+    target = make_graph_target(
+        problem, [graph, *random_graphs("er", [8, 8], 1, 3, p=0.4)], inverse_temperature=0.7
+    )
     network = NETWORKS["lesite"]().double()
-    on = target.instances(torch.zeros(20_000, dtype=torch.int64))
-    weights = Events(2).run(on, scores_of(network), torch.arange(20_000), 0).log_weights
+    instances = target.instances(torch.zeros(20_000, dtype=torch.int64))
+    weights = Events(2).run(instances, make_scores(network), torch.arange(20_000), 0).log_weights
     states = all_states(2, 5).double()
     exact = float(torch.logsumexp(log_density(problem, graph, states, 0.7), 0))
-    mean = (weights - exact).exp()
-    assert abs(float(mean.mean()) - 1) < 4 * float(mean.std()) / math.sqrt(20_000)
+    ratios = (weights - exact).exp()
+    assert abs(float(ratios.mean()) - 1) < 4 * float(ratios.std()) / math.sqrt(20_000)
 
 
-def test_relabelling_moves_nodes_and_keeps_the_law() -> None:
-    target = make_graph_target("mis", MANY)
+def test_relabelling_permutes_nodes_and_keeps_the_distribution() -> None:
+    target = make_graph_target("mis", GRAPHS)
     keys = torch.arange(50) + 50 * (torch.arange(50) + 1)
-    plain, moved = target.instances(torch.arange(50)), target.instances(keys)
-    assert not torch.equal(plain.graph.adjacency, moved.graph.adjacency)
-    assert torch.equal(plain.graph.mask, moved.graph.mask) and torch.equal(plain.num_nodes, moved.num_nodes)
+    plain = target.instances(torch.arange(50))
+    relabelled = target.instances(keys)
+    assert not torch.equal(plain.graph.adjacency, relabelled.graph.adjacency)
+    assert torch.equal(plain.graph.mask, relabelled.graph.mask) and torch.equal(
+        plain.num_nodes, relabelled.num_nodes
+    )
     for name in ("adjacency", "distance_classes"):
         before = getattr(plain.graph, name)
-        after = getattr(moved.graph, name)
+        after = getattr(relabelled.graph, name)
         assert torch.equal(before.sum(-1).sort().values, after.sum(-1).sort().values)
     for k in range(6):
-        graph, other = MANY[k], moved.graph.adjacency[k, : MANY[k].num_nodes, : MANY[k].num_nodes]
-        edges = torch.nonzero(other.triu(1)).numpy()
-        best = [_optimum(Graph("", graph.num_nodes, e)) for e in (graph.edges, edges)]
+        graph = GRAPHS[k]
+        relabelled_adjacency = relabelled.graph.adjacency[
+            k, : GRAPHS[k].num_nodes, : GRAPHS[k].num_nodes
+        ]
+        edges = torch.nonzero(relabelled_adjacency.triu(1)).numpy()
+        best = [
+            _largest_independent_set(Graph("", graph.num_nodes, e)) for e in (graph.edges, edges)
+        ]
         assert best[0] == best[1]
     x = torch.rand(50, target.sites, generator=torch.Generator().manual_seed(0))
-    swept = moved.gibbs_sweep(
-        moved.sample_initial(x), SampleStreams(0, torch.arange(50)).step(0).next_draw().uniform(x.shape), 1.0
+    swept = relabelled.gibbs_sweep(
+        relabelled.sample_initial(x),
+        SampleStreams(0, torch.arange(50)).step(0).next_draw().uniform(x.shape),
+        1.0,
     )
-    independent = moved.colours[:, :, None] == moved.colours[:, None]
-    assert not bool((independent & (moved.graph.adjacency > 0)).any()) and not bool(swept[moved.frozen_sites].any())
+    independent = relabelled.colours[:, :, None] == relabelled.colours[:, None]
+    assert not bool((independent & (relabelled.graph.adjacency > 0)).any()) and not bool(
+        swept[relabelled.frozen_sites].any()
+    )
 
 
-def _optimum(graph: Graph) -> int:
+def _largest_independent_set(graph: Graph) -> int:
+    """Return the size of the largest independent set, by enumeration."""
     states = all_states(2, graph.num_nodes).numpy()
     ends = states[:, graph.edges.T]
     return int(states.sum(1)[(ends[:, 0] & ends[:, 1]).sum(1) == 0].max())
 
 
-def weighted(graph: Graph, seed: int, whole: bool) -> Graph:
-    """With weights of edges, some of them negative, and of nodes."""
+def with_random_weights(graph: Graph, seed: int, integer: bool) -> Graph:
+    """Return the graph with random weights of edges, some negative, and of nodes."""
     rng = np.random.default_rng(seed)
-    edges, nodes = rng.normal(0, 3, len(graph.edges)), rng.normal(3, 2, graph.num_nodes)
+    edges = rng.normal(0, 3, len(graph.edges))
+    nodes = rng.normal(3, 2, graph.num_nodes)
     return replace(
-        graph, edge_weights=edges.round() if whole else edges, node_weights=nodes.round() if whole else nodes
+        graph,
+        edge_weights=edges.round() if integer else edges,
+        node_weights=nodes.round() if integer else nodes,
     )
 
 
 def enumerated_value(problem: str, graph: Graph, states: np.ndarray) -> np.ndarray:
-    """What is problem for, of all states, by its definition; -inf where it is none; least is best if it is negated."""
+    """Return the objective of all states by its definition; -inf if infeasible.
+
+    Objectives to be minimised are negated.
+    """
     ends = states[:, graph.edges].astype(bool)
     if problem == "qubo":
-        return -(graph.offset + states @ graph.node_weights_or_ones + ends.all(-1) @ graph.edge_weights_or_ones)
+        return -(
+            graph.offset
+            + states @ graph.node_weights_or_ones
+            + ends.all(-1) @ graph.edge_weights_or_ones
+        )
     if problem == "maxcut":
         return (ends[..., 0] ^ ends[..., 1]) @ graph.edge_weights_or_ones
     if problem == "mis":
@@ -241,96 +306,132 @@ def enumerated_value(problem: str, graph: Graph, states: np.ndarray) -> np.ndarr
     return np.where(missing > 0, -np.inf, states @ graph.node_weights_or_ones)
 
 
-GIVEN = {"mis": {"edge_weights": None}, "clique": {"edge_weights": None}, "vertex_cover": {"edge_weights": None},
-         "maxcut": {"node_weights": None}, "qubo": {"offset": 0.75}}  # fmt: skip
+UNUSED_PARTS = {
+    "mis": {"edge_weights": None},
+    "clique": {"edge_weights": None},
+    "vertex_cover": {"edge_weights": None},
+    "maxcut": {"node_weights": None},
+    "qubo": {"offset": 0.75},
+}
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_weighted_problems_by_enumeration(name: str) -> None:
+@pytest.mark.parametrize("name", UNUSED_PARTS)
+def test_solvers_of_weighted_problems_match_enumeration(name: str) -> None:
     methods = ["milp", *(["cpsat"] if find_spec("ortools") else [])]
     for k, graph in enumerate(random_graphs("er", [2, 9], 12, 7, p=0.5)):
-        whole = k % 2 == 0
-        problem = reduce_problem(name, replace(weighted(graph, k, whole), **GIVEN[name]))
+        integer = k % 2 == 0
+        problem = reduce_problem(
+            name, replace(with_random_weights(graph, k, integer), **UNUSED_PARTS[name])
+        )
         states = all_states(2, graph.num_nodes).numpy().astype(float)
         values = enumerated_value(name, problem.graph, states)
-        greatest = max(0.0, values.max()) if name == "mis" else values.max()  # of negative weights none is taken
-        found = [
+        # nodes of negative weight are never taken
+        optimum = max(0.0, values.max()) if name == "mis" else values.max()
+        solutions = [
             greedy(problem.base, problem.base_graph, 16, 10.0, 0),
-            simulated_annealing(problem.base, [problem.base_graph, MANY[1]], 16, 40, 10.0, 0)[0],
+            simulated_annealing(problem.base, [problem.base_graph, GRAPHS[1]], 16, 40, 10.0, 0)[0],
         ]
         for method in methods:
-            if whole or method != "cpsat":  # which takes no other
-                (own,) = solve_exactly(method, problem.base, [problem.base_graph], 10.0)
-                assert own.proved and abs(problem.sign * problem.value(own.value) - greatest) < 1e-6, method
-                found.append(own.x[None])
-        for x in found:  # each is what it says, and annealing finds the best of so few
-            own_values = problem.sign * problem.value(objective_value(problem.base, problem.base_graph, x))
-            back = enumerated_value(name, problem.graph, problem.decode(x).astype(float))
-            assert np.allclose(own_values, back) and own_values.max() <= greatest + 1e-6
+            if integer or method != "cpsat":  # CP-SAT takes integer weights only
+                (solution,) = solve_exactly(method, problem.base, [problem.base_graph], 10.0)
+                assert (
+                    solution.proved
+                    and abs(problem.sign * problem.value(solution.value) - optimum) < 1e-6
+                ), method
+                solutions.append(solution.x[None])
+        for x in solutions:  # all values are as reported, and annealing finds the optimum
+            values_of_x = problem.sign * problem.value(
+                objective_value(problem.base, problem.base_graph, x)
+            )
+            expected = enumerated_value(name, problem.graph, problem.decode(x).astype(float))
+            assert np.allclose(values_of_x, expected) and values_of_x.max() <= optimum + 1e-6
         assert (
             abs(
-                (problem.sign * problem.value(objective_value(problem.base, problem.base_graph, found[1]))).max()
-                - greatest
+                (
+                    problem.sign
+                    * problem.value(objective_value(problem.base, problem.base_graph, solutions[1]))
+                ).max()
+                - optimum
             )
             < 1e-6
         )
 
 
 @pytest.mark.parametrize("problem", ("mis", "maxcut", "qubo"))
-def test_flows_learn_weighted_problems(problem: str) -> None:
-    """Ratios by brute force, values by definition, the law in units of the weights, and the graphs come back."""
-    given = [weighted(graph, k, k % 2 == 0) for k, graph in enumerate(MANY[:20]) if len(graph.edges)]
-    graphs = [replace(graph, **GIVEN[problem]) for graph in given]
+def test_targets_of_weighted_problems_match_enumeration(problem: str) -> None:
+    """Ratios, values and graphs are exact, and the distribution does not depend on the unit of
+    weights."""
+    weighted_graphs = [
+        with_random_weights(graph, k, k % 2 == 0)
+        for k, graph in enumerate(GRAPHS[:20])
+        if len(graph.edges)
+    ]
+    graphs = [replace(graph, **UNUSED_PARTS[problem]) for graph in weighted_graphs]
     parts = ("edge_weights", "node_weights", "offset")
-    units = [
-        replace(graph, **{part: 100 * w for part in parts if (w := getattr(graph, part)) is not None})
+    scaled_graphs = [
+        replace(
+            graph, **{part: 100 * w for part in parts if (w := getattr(graph, part)) is not None}
+        )
         for graph in graphs
     ]
-    target, laws = make_graph_target(problem, graphs), torch.arange(len(graphs))
-    on, larger = target.instances(laws), make_graph_target(problem, units).instances(laws)
-    x = on.sample_initial(torch.rand(len(graphs), target.sites, generator=torch.Generator().manual_seed(0)))
-    density, ratios = on.log_density(x), on.log_ratios(x)
-    assert torch.allclose(density, larger.log_density(x)) and torch.allclose(ratios, larger.log_ratios(x))
+    target = make_graph_target(problem, graphs)
+    indices = torch.arange(len(graphs))
+    instances = target.instances(indices)
+    scaled_instances = make_graph_target(problem, scaled_graphs).instances(indices)
+    x = instances.sample_initial(
+        torch.rand(len(graphs), target.sites, generator=torch.Generator().manual_seed(0))
+    )
+    density = instances.log_density(x)
+    ratios = instances.log_ratios(x)
+    assert torch.allclose(density, scaled_instances.log_density(x)) and torch.allclose(
+        ratios, scaled_instances.log_ratios(x)
+    )
     for site in range(target.sites):
         y = x.clone()
-        y[:, site] = torch.where(on.graph.mask[:, site], 1 - y[:, site], 0)
-        gained = ratios.gather(2, y.long()[..., None])[:, site, 0]
-        assert torch.allclose(on.log_density(y) - density, gained, atol=1e-10)
-    solutions, values = on.solutions(x)
+        y[:, site] = torch.where(instances.graph.mask[:, site], 1 - y[:, site], 0)
+        gain = ratios.gather(2, y.long()[..., None])[:, site, 0]
+        assert torch.allclose(instances.log_density(y) - density, gain, atol=1e-10)
+    solutions, values = instances.solutions(x)
     for k, graph in enumerate(graphs):
-        back, states = target.graph(k), all_states(2, graph.num_nodes)
-        assert (back.adjacency_matrix() != graph.adjacency_matrix()).nnz == 0 and back.offset == graph.offset
-        found = enumerated_value(problem, graph, solutions[k : k + 1, : graph.num_nodes].numpy())
-        assert np.allclose(target.sign * values[k].item(), found)
+        restored = target.graph(k)
+        states = all_states(2, graph.num_nodes)
+        assert (
+            restored.adjacency_matrix() != graph.adjacency_matrix()
+        ).nnz == 0 and restored.offset == graph.offset
+        expected = enumerated_value(problem, graph, solutions[k : k + 1, : graph.num_nodes].numpy())
+        assert np.allclose(target.sign * values[k].item(), expected)
         rows = target.instances(torch.full((len(states),), k))
         padded = torch.zeros(len(states), target.sites, dtype=torch.uint8)
         padded[:, : graph.num_nodes] = states
         best = rows.solutions(padded)[1][rows.log_density(padded).argmax()].item()
-        greatest = enumerated_value(problem, graph, states.numpy()).max()
-        assert np.isclose(target.sign * best, greatest)  # the likeliest state is the best solution
+        optimum = enumerated_value(problem, graph, states.numpy()).max()
+        # the most probable state is the best solution
+        assert np.isclose(target.sign * best, optimum)
 
 
-def test_colourings_colour_as_many_nodes_as_they_can() -> None:
-    wheel = Graph("wheel", 6, np.array([[k, (k + 1) % 5] for k in range(5)] + [[k, 5] for k in range(5)]))
-    for colours, most in ((1, 2), (2, 4), (3, 5), (4, 6)):
+def test_colourings_colour_as_many_nodes_as_possible() -> None:
+    wheel = Graph(
+        "wheel", 6, np.array([[k, (k + 1) % 5] for k in range(5)] + [[k, 5] for k in range(5)])
+    )
+    for colours, optimum in ((1, 2), (2, 4), (3, 5), (4, 6)):
         problem = reduce_problem("colouring", wheel, colours)
-        (own,) = solve_exactly("milp", problem.base, [problem.base_graph], 10.0)
-        x = problem.decode(own.x)
-        assert own.proved and own.value == most == (x > 0).sum() and x.max() <= colours
+        (solution,) = solve_exactly("milp", problem.base, [problem.base_graph], 10.0)
+        x = problem.decode(solution.x)
+        assert solution.proved and solution.value == optimum == (x > 0).sum() and x.max() <= colours
         ends = x[wheel.edges]
         assert not ((ends[:, 0] == ends[:, 1]) & (ends[:, 0] > 0)).any()
 
 
-def test_weights_that_a_problem_does_not_take_are_refused() -> None:
-    graph = weighted(MANY[3], 0, True)
-    for name, given in (
+def test_unsupported_weights_are_refused() -> None:
+    graph = with_random_weights(GRAPHS[3], 0, True)
+    for name, parts in (
         ("mis", {"node_weights": None}),
         ("maxcut", {"edge_weights": None}),
         ("colouring", {}),
         ("qubo", {}),
     ):
         with pytest.raises(UserError, match=graph.name):
-            reduce_problem(name, replace(graph, **given))
+            reduce_problem(name, replace(graph, **parts))
     plain = reduce_problem("mis", graph, unit_weights=True).graph
     assert plain.edge_weights is None and plain.node_weights is None
     with pytest.raises(UserError, match="weights"):
@@ -340,53 +441,73 @@ def test_weights_that_a_problem_does_not_take_are_refused() -> None:
 
 
 @pytest.mark.deep
-def test_a_gap_is_not_called_proved() -> None:
-    """HiGHS stops by default within a share of 1e-4 of the optimum, here with 280,803."""
+def test_a_solution_within_a_gap_is_not_reported_as_proved() -> None:
+    """By default HiGHS stops within a relative gap of 1e-4 of the optimum, here at 280,803."""
     graph = random_graphs("er", [80, 80], 1, 2, p=0.1)[0]
     graph = replace(graph, node_weights=10_000.0 + np.random.default_rng(2).integers(0, 50, 80))
-    (own,) = solve_exactly("milp", "mis", [graph], 60.0)
-    found = objective_value("mis", graph, simulated_annealing("mis", [graph], 8, 300, 60.0, 0)[0])
-    assert own.proved and own.value == found.max() == 280_828
+    (solution,) = solve_exactly("milp", "mis", [graph], 60.0)
+    values = objective_value("mis", graph, simulated_annealing("mis", [graph], 8, 300, 60.0, 0)[0])
+    assert solution.proved and solution.value == values.max() == 280_828
 
 
 def gset(seed: int) -> Graph:
-    """G1 and its like, which rudy makes by Knuth's generators [Knuth 1993, GB_FLIP and GB_RAND]."""
-    state, k, following, previous = [0] * 56, 21, 1, seed
+    """Return G1 and similar graphs, which rudy generates with Knuth's generators.
+
+    References: Knuth 1993, GB_FLIP and GB_RAND.
+    """
+    state = [0] * 56
+    k = 21
+    following = 1
+    previous = seed
     state[55] = seed
     while k:
-        state[k], following = following, (previous - following) % 2**31
+        state[k] = following
+        following = (previous - following) % 2**31
         seed = (seed >> 1) + (seed & 1) * 2**30
-        following, previous, k = (following - seed) % 2**31, state[k], (k + 21) % 55
+        following = (following - seed) % 2**31
+        previous = state[k]
+        k = (k + 21) % 55
 
     def numbers() -> Iterator[int]:
         for cycle in count():
             for j in range(1, 56):
                 state[j] = (state[j] - state[j + 31 if j < 25 else j - 24]) % 2**31
-            if cycle > 3:  # the first number after four cycles is not given out
+            if cycle > 3:  # the first number after four cycles is skipped
                 yield from (
-                    number % 800 for number in state[55 - (cycle == 4) : 0 : -1] if number < 2**31 - 2**31 % 800
+                    number % 800
+                    for number in state[55 - (cycle == 4) : 0 : -1]
+                    if number < 2**31 - 2**31 % 800
                 )
 
-    stream, edges = numbers(), set()
+    stream = numbers()
+    edges = set()
     while len(edges) < 19_176:
-        i, j = next(stream), next(stream)
+        i = next(stream)
+        j = next(stream)
         edges |= {(min(i, j), max(i, j))} - {(i, i)}
     return Graph("", 800, np.array(sorted(edges)))
 
 
-def test_annealing_finds_the_best_known_cuts_of_g1_and_g3() -> None:
+def test_annealing_comes_close_to_the_best_known_cuts_of_g1_and_g3() -> None:
     for number, best in ((1, 11_624), (3, 11_622)):
         graph = gset(8000 + number)
-        found = objective_value("maxcut", graph, simulated_annealing("maxcut", [graph], 16, 300, 60.0, 0)[0])
-        assert 0.999 * best < found.max() <= best
+        values = objective_value(
+            "maxcut", graph, simulated_annealing("maxcut", [graph], 16, 300, 60.0, 0)[0]
+        )
+        assert 0.999 * best < values.max() <= best
 
 
 def three_sat(seed: int, variables: int = 100, clauses: int = 403) -> Graph:
-    """Literals of a random formula that can be satisfied: an independent set has one of each clause."""
-    rng, literals = np.random.default_rng(seed), []
+    """Return the graph of a satisfiable random formula.
+
+    A largest independent set has one literal of each clause.
+    """
+    rng = np.random.default_rng(seed)
+    literals = []
     truth = rng.random(variables) < 0.5
     while len(literals) < 3 * clauses:
-        names, signs = rng.choice(variables, 3, replace=False), rng.random(3) < 0.5
+        names = rng.choice(variables, 3, replace=False)
+        signs = rng.random(3) < 0.5
         if (truth[names] == signs).any():
             literals += list(zip(names.tolist(), signs.tolist(), strict=True))
     n = len(literals)
@@ -399,14 +520,20 @@ def three_sat(seed: int, variables: int = 100, clauses: int = 403) -> Graph:
     return Graph(f"3sat{seed}", n, np.array(edges))
 
 
-def test_annealing_and_greedy_on_1209_nodes() -> None:
+def test_annealing_and_greedy_come_close_to_the_optimum_on_1209_nodes() -> None:
     graph = three_sat(0)
-    found = objective_value("mis", graph, simulated_annealing("mis", [graph], 8, 400, 60.0, 0)[0])
-    assert graph.num_nodes == 1209 and 0.99 * 403 < found.max() <= 403
-    assert 0.9 * 403 < objective_value("mis", graph, greedy("mis", graph, 4, 60.0, 0)).max() <= found.max()
+    annealed = objective_value(
+        "mis", graph, simulated_annealing("mis", [graph], 8, 400, 60.0, 0)[0]
+    )
+    assert graph.num_nodes == 1209 and 0.99 * 403 < annealed.max() <= 403
+    assert (
+        0.9 * 403
+        < objective_value("mis", graph, greedy("mis", graph, 4, 60.0, 0)).max()
+        <= annealed.max()
+    )
 
 
-def test_random_graphs() -> None:
+def test_random_graphs_have_the_right_statistics() -> None:
     rng = np.random.default_rng(0)
     mean = np.mean([len(erdos_renyi(18, 0.19, rng)) for _ in range(400)])
     assert abs(mean - 0.19 * 153) < 4 * math.sqrt(153 * 0.19 * 0.81 / 400)
@@ -415,47 +542,67 @@ def test_random_graphs() -> None:
         assert len(edges) == 4 + 15 * 4 and len(np.unique(edges, axis=0)) == len(edges)
         degrees = np.bincount(edges.flatten(), minlength=20)
         assert degrees[5:].min() >= 4 and (edges[:, 0] != edges[:, 1]).all()
-    for nodes in range(3, 12):  # networkx draws the same edges, one by one
-        ours, theirs = (np.random.default_rng([0, nodes]) for _ in range(2))
-        expected = np.array(nx.gnp_random_graph(nodes, 0.4, seed=theirs).edges).reshape(-1, 2)
-        assert np.array_equal(erdos_renyi(nodes, 0.4, ours), expected)
-    same = [random_graphs("ba", [8, 12], 5, 3, m=4) for _ in range(2)]
-    assert all(np.array_equal(one.edges, two.edges) for one, two in zip(*same, strict=True))
-    for kind, sizes, wrong in (
+    for nodes in range(3, 12):  # networkx samples the same edges, one by one
+        package_rng, networkx_rng = (np.random.default_rng([0, nodes]) for _ in range(2))
+        expected = np.array(nx.gnp_random_graph(nodes, 0.4, seed=networkx_rng).edges).reshape(-1, 2)
+        assert np.array_equal(erdos_renyi(nodes, 0.4, package_rng), expected)
+    pair_of_lists = [random_graphs("ba", [8, 12], 5, 3, m=4) for _ in range(2)]
+    assert all(
+        np.array_equal(first.edges, second.edges)
+        for first, second in zip(*pair_of_lists, strict=True)
+    )
+    for kind, sizes, options in (
         ("ws", [8, 12], {}),
         ("er", [8, 12], {"p": 1.5}),
         ("ba", [3, 12], {"m": 4}),
         ("er", [9, 8], {}),
     ):
         with pytest.raises(ValueError):
-            random_graphs(kind, sizes, 1, 0, **wrong)
+            random_graphs(kind, sizes, 1, 0, **options)
 
 
 @pytest.mark.parametrize("relabel", [False, True])
-def test_graphs_that_are_held_out_are_not_trained_on_and_all_others_equally_often(relabel: bool) -> None:
+def test_training_uses_all_training_graphs_equally_often_and_no_others(
+    relabel: bool,
+) -> None:
     target = graph_problem("mis", nodes=[5, 6], num_training=4, num_test=1, num_validation=2)
-    drawn = target.sample_instances(8, 2, 0, relabel) % len(target.num_nodes)
-    assert torch.bincount(drawn, minlength=7).tolist() == [4, 4, 4, 4, 0, 0, 0]
+    indices = target.sample_instances(8, 2, 0, relabel) % len(target.num_nodes)
+    assert torch.bincount(indices, minlength=7).tolist() == [4, 4, 4, 4, 0, 0, 0]
     assert target.test_instances.tolist() == [6] and target.validation_instances.tolist() == [4, 5]
-    assert torch.equal(drawn[::2], drawn[1::2])
+    assert torch.equal(indices[::2], indices[1::2])
     assert "4 training + 2 validation + 1 test graphs" in target.summary()
 
 
 def test_training_and_test_graphs_do_not_depend_on_validation_graphs() -> None:
-    some, none = (graph_problem("mis", nodes=[5, 6], num_training=4, num_test=2, num_validation=v) for v in (3, 0))
-    assert none.validation_instances.tolist() == [0, 1, 2, 3]  # of the training graphs, never of the test graphs
+    with_validation, without_validation = (
+        graph_problem("mis", nodes=[5, 6], num_training=4, num_test=2, num_validation=v)
+        for v in (3, 0)
+    )
+    # validation uses training graphs then, never test graphs
+    assert without_validation.validation_instances.tolist() == [0, 1, 2, 3]
     for numbers in (slice(0, 4), slice(-2, None)):
-        assert torch.equal(some.edge_weights[numbers], none.edge_weights[numbers])
-    with pytest.raises(ValueError, match="3 validation and 2 test graphs of 5 leave no graph to train on"):
-        type(some)(5, 6, 2, num_validation=3)
+        assert torch.equal(
+            with_validation.edge_weights[numbers], without_validation.edge_weights[numbers]
+        )
+    with pytest.raises(
+        ValueError, match="3 validation and 2 test graphs of 5 leave no graph to train on"
+    ):
+        type(with_validation)(5, 6, 2, num_validation=3)
 
 
-@pytest.mark.parametrize(("name", "index", "value"), [
-    ("num_nodes", (0,), -7), ("num_nodes", (1,), 0), ("num_nodes", (1,), 10**9), ("edge_weights", (0, 0, 0), 1),
-    ("edge_weights", (0, 0, 1), 9), ("edge_weights", (2, slice(-1, None), slice(None)), 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "index", "value"),
+    [
+        ("num_nodes", (0,), -7),
+        ("num_nodes", (1,), 0),
+        ("num_nodes", (1,), 10**9),
+        ("edge_weights", (0, 0, 0), 1),
+        ("edge_weights", (0, 0, 1), 9),
+        ("edge_weights", (2, slice(-1, None), slice(None)), 1),
+    ],
+)
 def test_tensors_that_are_no_graphs_are_refused(name: str, index: Any, value: int) -> None:
-    target = make_graph_target("mis", MANY)
+    target = make_graph_target("mis", GRAPHS)
     target.check_tensors()
     getattr(target, name)[index] = value
     with pytest.raises(ValueError, match="target: "):

@@ -1,4 +1,4 @@
-"""Every dataset of permutations and puzzles makes a model of codes, whose description a file may hold."""
+"""Every dataset of permutations and puzzles yields a model of codes with a valid description."""
 
 import json
 
@@ -16,44 +16,58 @@ from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
 from tests.cli.test_configs import composed
 
-OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "items": "items.npz"}
+USER_FILES = {"permutations": "mine.npy", "rankings": "ratings.csv", "items": "items.npz"}
 EMBEDDED = (
-    "cycles", "mallows", "plackett_luce", "synthetic_rankings", "one_permutation", "jigsaw_digits", "sort_digits",
+    "cycles",
+    "mallows",
+    "plackett_luce",
+    "synthetic_rankings",
+    "one_permutation",
+    "jigsaw_digits",
+    "sort_digits",
     "tsp",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("files")
-    np.save(place / "mine.npy", all_permutations(4).numpy())
+    """A folder with one file of every kind."""
+    directory = tmp_path_factory.mktemp("files")
+    np.save(directory / "mine.npy", all_permutations(4).numpy())
     rows = [f"{user},{item},{1 + (user * item) % 5}" for user in range(6) for item in range(12)]
-    (place / "ratings.csv").write_text("\n".join(["userId,movieId,rating", *rows]) + "\n")
-    np.savez(place / "items.npz", items=np.arange(60.0).reshape(5, 4, 3))
-    return place
+    (directory / "ratings.csv").write_text("\n".join(["userId,movieId,rating", *rows]) + "\n")
+    np.savez(directory / "items.npz", items=np.arange(60.0).reshape(5, 4, 3))
+    return directory
 
 
-@pytest.mark.parametrize("dataset, objective", [
-    *((name, "masked") for name in (*EMBEDDED, *OWN)), ("mallows", "autoregressive"), ("rankings", "autoregressive"),
-])  # fmt: skip
-def test_models_are_made_and_described(folder, dataset, objective):
-    options = [f"dataset.path={folder / OWN[dataset]}"] if dataset in OWN else []
+@pytest.mark.parametrize(
+    "dataset, objective",
+    [
+        *((name, "masked") for name in (*EMBEDDED, *USER_FILES)),
+        ("mallows", "autoregressive"),
+        ("rankings", "autoregressive"),
+    ],
+)
+def test_models_are_built_and_described(folder, dataset, objective):
+    options = [f"dataset.path={folder / USER_FILES[dataset]}"] if dataset in USER_FILES else []
     options += ["dataset.min_raters=1"] if dataset == "rankings" else []
     options += ["dataset.length=5"] if dataset == "cycles" else []
-    config = composed("family=codes", f"dataset={dataset}", f"objective={objective}", "network.width=16", *options)
+    config = composed(
+        "family=codes", f"dataset={dataset}", f"objective={objective}", "network.width=16", *options
+    )
     family = instantiate(config["family"], "family")
     source = family.source(config)
     model = make_model(family, config, source)
     assert isinstance(model, CodeModel) and model.length == source.length
     family.dry_run(model)
-    read = copy_plain_values(json.loads(json.dumps(model.config)), "file")
-    assert read == model.config and str(folder) not in json.dumps(read)
+    description = copy_plain_values(json.loads(json.dumps(model.config)), "file")
+    assert description == model.config and str(folder) not in json.dumps(description)
     for section in ("family", "model"):
-        check_components(read[section], section)
-    if dataset not in OWN:
-        component_from_file(read["dataset"], "dataset", "data")
-    built = family.build({**read, "blackout": "x"}, model.tensors())
-    assert {k: v.shape for k, v in built.state_dict().items()} == {
+        check_components(description[section], section)
+    if dataset not in USER_FILES:
+        component_from_file(description["dataset"], "dataset", "data")
+    rebuilt = family.build({**description, "blackout": "x"}, model.tensors())
+    assert {k: v.shape for k, v in rebuilt.state_dict().items()} == {
         k: v.shape for k, v in model.state_dict().items() if not k.startswith("ema.")
     }
 

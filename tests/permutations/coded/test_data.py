@@ -1,4 +1,4 @@
-"""What models of codes are trained on."""
+"""The training data of models of codes."""
 
 import math
 from dataclasses import replace
@@ -46,53 +46,72 @@ def test_cycles_are_split_by_a_hash():
     assert not train & test and not train & validation and not validation & test
     assert len(train | validation | test) == 720 and 0.25 < len(train) / 720 < 0.35
     assert abs(len(validation) - len(test)) <= 1
-    figures = source.sample_scores({"samples": source.members})
-    assert float(figures["in_train"].sum()) == len(train) and float(figures["cyclic"].mean()) == 1
-    everything = source.sample_scores({"samples": all_permutations(7)})
-    assert float(everything["cyclic"].sum()) == 720 and float(everything["in_train"].sum()) == len(train)
+    scores = source.sample_scores({"samples": source.members})
+    assert float(scores["in_train"].sum()) == len(train) and float(scores["cyclic"].mean()) == 1
+    scores_of_all = source.sample_scores({"samples": all_permutations(7)})
+    assert float(scores_of_all["cyclic"].sum()) == 720 and float(
+        scores_of_all["in_train"].sum()
+    ) == len(train)
     log_p = source.log_prob({}, all_permutations(7))
     assert float(log_p.exp().sum()) == pytest.approx(1)
     assert cycles(7, share=0.3).fingerprint("train") == source.fingerprint("train")
     assert cycles(7, share=0.3, seed=1).fingerprint("train") != source.fingerprint("train")
 
 
-@pytest.mark.parametrize("arguments, word", [
-    ({"length": 1}, "length must be at least 2"), ({"length": 11}, "at most 10"), ({"share": 0.0}, "in \\(0, 1\\]"),
-    ({"share": 1.5}, "in \\(0, 1\\]"),
-    ({"share": math.nan}, "in \\(0, 1\\]"), ({"length": 4, "share": 1e-9}, "leaves none"),
-    ({"length": 3, "share": 0.9}, "for validation and test"),
-])  # fmt: skip
-def test_cycles_refuse_what_they_cannot_be(arguments, word):
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        ({"length": 1}, "length must be at least 2"),
+        ({"length": 11}, "at most 10"),
+        ({"share": 0.0}, "in \\(0, 1\\]"),
+        ({"share": 1.5}, "in \\(0, 1\\]"),
+        ({"share": math.nan}, "in \\(0, 1\\]"),
+        ({"length": 4, "share": 1e-9}, "leaves none"),
+        ({"length": 3, "share": 0.9}, "for validation and test"),
+    ],
+)
+def test_invalid_cycles_are_refused(arguments, word):
     with pytest.raises(ValueError, match=word):
         cycles(**arguments)
 
 
-def test_known_laws_are_drawn_from():
+def test_samples_of_known_distributions_match_them():
     source = mallows(5)
     batch = source.batch("train", torch.arange(4000))
-    figures = source.sample_scores({"samples": batch["x"], **batch})
-    assert float(figures["distance"].mean()) == pytest.approx(float(figures["expected_distance"].mean()), abs=0.15)
-    alone = source.batch("train", torch.tensor([17]))
-    assert torch.equal(alone["x"][0], batch["x"][17]) and torch.equal(alone["condition"][0], batch["condition"][17])
+    scores = source.sample_scores({"samples": batch["x"], **batch})
+    assert float(scores["distance"].mean()) == pytest.approx(
+        float(scores["expected_distance"].mean()), abs=0.15
+    )
+    single = source.batch("train", torch.tensor([17]))
+    assert torch.equal(single["x"][0], batch["x"][17]) and torch.equal(
+        single["condition"][0], batch["condition"][17]
+    )
     log_p = source.log_prob({"condition": torch.tensor([[0.3]])}, all_permutations(5))
     assert float(log_p.exp().sum()) == pytest.approx(1)
-    first = plackett_luce(4).batch("train", torch.arange(6000))["x"][:, 0]
-    assert (first.bincount(minlength=4) / 6000).tolist() == pytest.approx([1 / 15, 2 / 15, 4 / 15, 8 / 15], abs=0.025)
+    first_items = plackett_luce(4).batch("train", torch.arange(6000))["x"][:, 0]
+    assert (first_items.bincount(minlength=4) / 6000).tolist() == pytest.approx(
+        [1 / 15, 2 / 15, 4 / 15, 8 / 15], abs=0.025
+    )
 
 
-def test_own_permutations_are_read_or_refused(tmp_path):
+def test_permutations_of_the_user_are_read_or_refused(tmp_path):
     path = tmp_path / "mine.npy"
     np.save(path, all_permutations(4).numpy())
     source = permutations(path, holdout=0.25)
     sizes = {split: source.size(split) for split in ("train", "val", "test")}
     assert sizes == {"train": 16, "val": 2, "test": 6} and source.facts == {"num_items": 4}
-    rows = torch.cat([source.batch(split, torch.arange(size))["x"] for split, size in sizes.items()])
+    rows = torch.cat(
+        [source.batch(split, torch.arange(size))["x"] for split, size in sizes.items()]
+    )
     assert len(rows.unique(dim=0)) == 24
-    none = permutations(path, holdout=0.25, validation=0)
-    assert none.size("train") == 18 and none.size("val") == 0
-    for content, word in ((np.array([[0, 1], [1, 1]]), "row 1 is no permutation"),
-                          (np.zeros((3, 1), int), "at least 2"),
-                          (np.full((3, 4), 0.5), "integers"), (np.array([[0, 1]]), "at least 2 samples")):  # fmt: skip
+    without_validation = permutations(path, holdout=0.25, validation=0)
+    assert without_validation.size("train") == 18 and without_validation.size("val") == 0
+    for content, word in (
+        (np.array([[0, 1], [1, 1]]), "row 1 is no permutation"),
+        (np.zeros((3, 1), int), "at least 2"),
+        (np.full((3, 4), 0.5), "integers"),
+        (np.array([[0, 1]]), "at least 2 samples"),
+    ):
         np.save(path, content)
         with pytest.raises(UserError, match=word):
             permutations(path)
@@ -102,12 +121,12 @@ def test_own_permutations_are_read_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["permutations", "items"])
-def test_splits_that_a_file_gives_are_kept(tmp_path, name):
-    """With and without validation samples of their own, of permutations and of lists."""
+def test_splits_of_a_file_are_kept(tmp_path, name):
+    """With and without separate validation samples, of permutations and of lists."""
     x = all_permutations(4)
     parts = {"train": x[:12], "val": x[12:15], "test": x[15:]}
     path = tmp_path / "mine.npz"
-    read = permutations if name == "permutations" else items
+    read_file = permutations if name == "permutations" else items
 
     def samples(source, split):
         size = source.size(split)
@@ -116,127 +135,194 @@ def test_splits_that_a_file_gives_are_kept(tmp_path, name):
 
     np.savez(path, **{split: part.numpy() for split, part in parts.items()})
     with pytest.raises(UserError, match=r"holdout=0\.4 is not used"):
-        read(path, holdout=0.4)
-    source = read(path)
+        read_file(path, holdout=0.4)
+    source = read_file(path)
     for split, part in parts.items():
         assert torch.equal(samples(source, split).unique(dim=0), part.unique(dim=0))
     np.savez(path, train=x[:12].numpy(), test=x[15:].numpy())
-    source = read(path, validation=2)
-    rest, chosen = (samples(source, split).unique(dim=0) for split in ("train", "val"))
-    assert len(rest) == 10 and len(chosen) == 2 and torch.equal(torch.cat([rest, chosen]).unique(dim=0), x[:12])
-    assert read(path, validation=0).size("val") == 0
-    for wrong in ({"train": x}, {"train": x, "test": x[:, :3]}, {"train": x, "test": x[:0]}):
-        np.savez(path, **{split: part.numpy() for split, part in wrong.items()})
+    source = read_file(path, validation=2)
+    training, validation = (samples(source, split).unique(dim=0) for split in ("train", "val"))
+    assert (
+        len(training) == 10
+        and len(validation) == 2
+        and torch.equal(torch.cat([training, validation]).unique(dim=0), x[:12])
+    )
+    assert read_file(path, validation=0).size("val") == 0
+    for invalid in ({"train": x}, {"train": x, "test": x[:, :3]}, {"train": x, "test": x[:0]}):
+        np.savez(path, **{split: part.numpy() for split, part in invalid.items()})
         with pytest.raises(UserError, match=r"must come together|of one shape"):
-            read(path)
+            read_file(path)
 
 
 def write_ratings(path, rows, header="userId,movieId,rating,timestamp"):
+    """Write a table of ratings."""
     path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
     return path
 
 
-def test_rankings_are_a_users_order_of_items_he_rated(tmp_path):
+def test_rankings_sort_the_items_a_user_rated(tmp_path):
     rng = np.random.default_rng(0)
-    stars = {(u, m): rng.integers(1, 11) / 2 for u in range(40) for m in rng.choice(12, 8, replace=False)}
-    path = write_ratings(tmp_path / "ratings.csv", [(u + 5, 100 + 7 * m, r, 0) for (u, m), r in stars.items()])
+    stars = {
+        (u, m): rng.integers(1, 11) / 2 for u in range(40) for m in rng.choice(12, 8, replace=False)
+    }
+    path = write_ratings(
+        tmp_path / "ratings.csv", [(u + 5, 100 + 7 * m, r, 0) for (u, m), r in stars.items()]
+    )
     source = rankings(path, length=5, min_raters=3, num_movies=10)
-    assert source.facts["num_tokens"] == 10 and sum(source.size(split) for split in ("train", "val", "test")) <= 40
+    assert (
+        source.facts["num_tokens"] == 10
+        and sum(source.size(split) for split in ("train", "val", "test")) <= 40
+    )
     names = source.buffers["item_names"]
-    assert bool((names[1:] > names[:-1]).all()) and set(names.tolist()) <= {100 + 7 * m for m in range(12)}
+    assert bool((names[1:] > names[:-1]).all()) and set(names.tolist()) <= {
+        100 + 7 * m for m in range(12)
+    }
     raters = [sum(m == (name - 100) // 7 for _, m in stars) for name in names.tolist()]
-    assert min(raters) >= sorted([sum(m == i for _, m in stars) for i in range(12)])[2]  # the ten most rated
+    # the ten items with the most ratings
+    assert min(raters) >= sorted([sum(m == i for _, m in stars) for i in range(12)])[2]
     index = torch.arange(source.size("train"))
     batch = source.batch("train", index, torch.rand(len(index)))
     ranked = batch["ratings"].gather(1, batch["x"])
     assert bool((ranked[:, 1:] <= ranked[:, :-1]).all()) and bool(is_permutation(batch["x"]).all())
-    by_user = [{names[i].item(): r.item() for i, r in zip(*row, strict=True)} for row in
-               zip(batch["items"], batch["ratings"], strict=True)]  # fmt: skip
+    by_user = [
+        {names[i].item(): r.item() for i, r in zip(*row, strict=True)}
+        for row in zip(batch["items"], batch["ratings"], strict=True)
+    ]
     people = [{100 + 7 * m: r for (v, m), r in stars.items() if v == u} for u in range(40)]
-    assert all(any(one.items() <= person.items() for person in people) and len(one) == 5 for one in by_user)
-    again = source.batch("train", index, torch.rand(len(index)))
-    assert not torch.equal(again["items"], batch["items"])  # other items of the same users
-    alone = source.batch("train", index[3:4], torch.tensor([0.5]))
-    assert torch.equal(alone["items"], source.batch("train", index[:6], torch.full((6,), 0.5))["items"][3:4])
+    assert all(
+        any(rankings_of_user.items() <= person.items() for person in people)
+        and len(rankings_of_user) == 5
+        for rankings_of_user in by_user
+    )
+    next_epoch = source.batch("train", index, torch.rand(len(index)))
+    assert not torch.equal(next_epoch["items"], batch["items"])  # other items of the same users
+    single = source.batch("train", index[3:4], torch.tensor([0.5]))
+    assert torch.equal(
+        single["items"], source.batch("train", index[:6], torch.full((6,), 0.5))["items"][3:4]
+    )
 
 
-def test_equal_ratings_are_in_an_order_that_the_items_given_do_not_tell(tmp_path):
-    """All orders are as frequent where all ratings are equal: nobody has fewer bits than a uniform order."""
-    path = write_ratings(tmp_path / "ratings.csv", [(u, m, 3.0, 0) for u in range(60) for m in range(3)])
+def test_equal_ratings_are_ordered_at_random(tmp_path):
+    """If all ratings are equal, all orders are equally frequent, so no model beats uniform
+    orders."""
+    path = write_ratings(
+        tmp_path / "ratings.csv", [(u, m, 3.0, 0) for u in range(60) for m in range(3)]
+    )
     source = rankings(path, length=3)
     index = torch.arange(source.size("train")).repeat(100)
-    x = source.batch("train", index, torch.rand(len(index), generator=torch.Generator().manual_seed(0)))["x"]
-    seen, expected = torch.bincount(lexicographic_rank(x), minlength=6), len(x) / 6
-    assert float(((seen - expected) ** 2 / expected).sum()) < 20.5  # chi-square with 5 degrees, one in a thousand
+    x = source.batch(
+        "train", index, torch.rand(len(index), generator=torch.Generator().manual_seed(0))
+    )["x"]
+    counts = torch.bincount(lexicographic_rank(x), minlength=6)
+    expected = len(x) / 6
+    # chi-square with 5 degrees of freedom, p = 0.001
+    assert float(((counts - expected) ** 2 / expected).sum()) < 20.5
 
 
-@pytest.mark.parametrize("rows, header, arguments, word", [
-    ([(1, 2, 3.0)], "user,movieId,rating", {}, "userId is missing"),
-    ([(1, 2, "nan")], "userId,movieId,rating", {}, "NaN"),
-    ([(1, 2, "good")], "userId,movieId,rating", {}, "good"),
-    ([(1, 2, 99.0)], "userId,movieId,rating", {}, "from 0 to 30"),
-    ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {}, "1 users rated 5 or more"),
-    ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {"min_raters": 2}, "0 items have 2 raters"),
-    ([(u, m % 7, 3.0) for m in range(9) for u in (4, 5)], "userId,movieId,rating", {}, "user 4 rates item 0 more than"),
-])  # fmt: skip
-def test_ratings_that_cannot_be_ranked_are_refused(tmp_path, rows, header, arguments, word):
+@pytest.mark.parametrize(
+    "rows, header, arguments, word",
+    [
+        ([(1, 2, 3.0)], "user,movieId,rating", {}, "userId is missing"),
+        ([(1, 2, "nan")], "userId,movieId,rating", {}, "NaN"),
+        ([(1, 2, "good")], "userId,movieId,rating", {}, "good"),
+        ([(1, 2, 99.0)], "userId,movieId,rating", {}, "from 0 to 30"),
+        ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {}, "1 users rated 5 or more"),
+        (
+            [(1, m, 3.0) for m in range(9)],
+            "userId,movieId,rating",
+            {"min_raters": 2},
+            "0 items have 2 raters",
+        ),
+        (
+            [(u, m % 7, 3.0) for m in range(9) for u in (4, 5)],
+            "userId,movieId,rating",
+            {},
+            "user 4 rates item 0 more than",
+        ),
+    ],
+)
+def test_invalid_ratings_are_refused(tmp_path, rows, header, arguments, word):
     path = write_ratings(tmp_path / "ratings.csv", rows, header)
     with pytest.raises(UserError, match=word):
         rankings(path, **{"length": 5, "min_raters": 1, **arguments})
 
 
-def test_votes_of_preflib_are_read(tmp_path):
-    """Ties and what a vote leaves out are in any order, anew in every epoch; voters counted."""
+def test_votes_in_preflib_format_are_read(tmp_path):
+    """Ties and missing items are in random order, new in every epoch; votes are counted."""
     path = tmp_path / "votes.toi"
-    names = "".join(f"# ALTERNATIVE NAME {i}: {name}\n" for i, name in enumerate(("Ann", "Bob", "Cem", "Dora"), 1))
-    path.write_text(f"# FILE NAME: votes.toi\n# NUMBER ALTERNATIVES: 4\n{names}300: 1,{{2,3}},4\n200: 4,2\n")
+    names = "".join(
+        f"# ALTERNATIVE NAME {i}: {name}\n"
+        for i, name in enumerate(("Ann", "Bob", "Cem", "Dora"), 1)
+    )
+    path.write_text(
+        f"# FILE NAME: votes.toi\n# NUMBER ALTERNATIVES: 4\n{names}300: 1,{{2,3}},4\n200: 4,2\n"
+    )
     source = permutations(path)
     assert source.labels == ("Ann", "Bob", "Cem", "Dora") and source.size("train") == 400
     index = torch.arange(400)
     x = torch.cat([source.batch("train", index, torch.full((400,), u))["x"] for u in (0.1, 0.6)])
-    found = {
+    counts = {
         tuple(row): number
-        for row, number in zip(*(t.tolist() for t in x.unique(dim=0, return_counts=True)), strict=True)
+        for row, number in zip(
+            *(t.tolist() for t in x.unique(dim=0, return_counts=True)), strict=True
+        )
     }
-    assert set(found) == {(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2), (3, 1, 2, 0)}
-    assert all(number > 130 for number in found.values()) and (x[:400] != x[400:]).any()
-    path, names = tmp_path / "votes.soc", "".join(f"# ALTERNATIVE NAME {i}: {i}\n" for i in (1, 2, 3))
-    path.write_text("".join(reversed(names.splitlines(True))) + "10: 2,1,3\n2: 3,2,1\n")  # numbers tell them apart
-    strict = permutations(path, holdout=0.5, validation=0)
-    assert strict.labels == ("1", "2", "3")
-    assert torch.equal(strict.batch("train", torch.arange(6))["x"].unique(dim=0), torch.tensor([[1, 0, 2], [2, 1, 0]]))
+    assert set(counts) == {(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2), (3, 1, 2, 0)}
+    assert all(number > 130 for number in counts.values()) and (x[:400] != x[400:]).any()
+    path = tmp_path / "votes.soc"
+    names = "".join(f"# ALTERNATIVE NAME {i}: {i}\n" for i in (1, 2, 3))
+    # alternatives are identified by their numbers
+    path.write_text("".join(reversed(names.splitlines(True))) + "10: 2,1,3\n2: 3,2,1\n")
+    complete_orders = permutations(path, holdout=0.5, validation=0)
+    assert complete_orders.labels == ("1", "2", "3")
+    assert torch.equal(
+        complete_orders.batch("train", torch.arange(6))["x"].unique(dim=0),
+        torch.tensor([[1, 0, 2], [2, 1, 0]]),
+    )
     for text, word in (
-        (f"{names}9: 1,2,4\n", "line 4: not a number"), (names, "3 alternatives and 0 votes"),
-        (f"{names}9: 1,1\n", "each once"), ("3\n1,a\n9,1,2\n", "0 alternatives"), ("", "no file of PrefLib"),
+        (f"{names}9: 1,2,4\n", "line 4: not a number"),
+        (names, "3 alternatives and 0 votes"),
+        (f"{names}9: 1,1\n", "each once"),
+        ("3\n1,a\n9,1,2\n", "0 alternatives"),
+        ("", "no file of PrefLib"),
         (f"{names}999999999: 1,2\n", "places of all votes"),
         (names.replace("3:", "4:") + "9: 1,2\n", "with NAME 1, 2, ..."),
-    ):  # fmt: skip
+    ):
         path.write_text(text)
         with pytest.raises(UserError, match=word):
             permutations(path)
 
 
-def test_a_table_of_names_is_votes(tmp_path):
-    """One order in every line, the best first; the order of names is the alphabet's, whatever the first vote is."""
+def test_a_table_of_names_is_read_as_votes(tmp_path):
+    """Every line is an order, best first; items are sorted alphabetically."""
     path = tmp_path / "votes.csv"
     path.write_text("pear, fig,kiwi\n" * 9 + "fig,kiwi,pear\n" * 9 + "\n")
     source = permutations(path)
     assert source.labels == ("fig", "kiwi", "pear")
-    found = source.batch("train", torch.arange(source.size("train")))["x"].unique(dim=0)
-    assert torch.equal(found, torch.tensor([[0, 1, 2], [2, 0, 1]]))
+    orders = source.batch("train", torch.arange(source.size("train")))["x"].unique(dim=0)
+    assert torch.equal(orders, torch.tensor([[0, 1, 2], [2, 0, 1]]))
     for text, word in (
-        ("a,b,c\na,b\n", "line 2: each name of the first line"), ("a,a\n", "line 1"), ("a,b\n1,2\n", "line 2"),
-        ("", "two names"), ("a\n", "two names"), ("a,b,\nb,a,\n", "line 1"),
-    ):  # fmt: skip
+        ("a,b,c\na,b\n", "line 2: each name of the first line"),
+        ("a,a\n", "line 1"),
+        ("a,b\n1,2\n", "line 2"),
+        ("", "two names"),
+        ("a\n", "two names"),
+        ("a,b,\nb,a,\n", "line 1"),
+    ):
         path.write_text(text)
         with pytest.raises(UserError, match=word):
             permutations(path)
 
 
-def test_ratings_with_gaps_get_a_length_that_works(tmp_path):
-    rows = [(user, item, 1.0 + (user * item) % 3) for user in range(40) for item in range(8) if (user + item) % 4]
+def test_a_possible_length_is_chosen_for_ratings_with_gaps(tmp_path):
+    rows = [
+        (user, item, 1.0 + (user * item) % 3)
+        for user in range(40)
+        for item in range(8)
+        if (user + item) % 4
+    ]
     path = write_ratings(tmp_path / "gaps.csv", rows)
-    source = rankings(path)  # everybody rated six of the eight, with ties
+    source = rankings(path)  # every user rated six of the eight items, with ties
     assert source.length == 6 and source.num_tokens == 8
     with pytest.raises(UserError, match=r"0 users rated 8 or more.*dataset.length=6 leaves 40"):
         rankings(path, length=8)
@@ -244,12 +330,12 @@ def test_ratings_with_gaps_get_a_length_that_works(tmp_path):
         rankings(path, min_raters=1000)
 
 
-def test_ndcg_is_what_a_hand_finds():
+def test_ndcg_matches_a_calculation_by_hand():
     ratings = torch.tensor([[1.0, 3.0, 2.0]])
     gains = [2**r - 1 for r in (3.0, 1.0, 2.0)]
-    found = gains[0] + gains[1] / math.log2(3)
-    best = gains[0] + gains[2] / math.log2(3)
-    assert float(ndcg(torch.tensor([[1, 0, 2]]), ratings, 2)) == pytest.approx(found / best)
+    gain = gains[0] + gains[1] / math.log2(3)
+    best_gain = gains[0] + gains[2] / math.log2(3)
+    assert float(ndcg(torch.tensor([[1, 0, 2]]), ratings, 2)) == pytest.approx(gain / best_gain)
     assert float(ndcg(torch.tensor([[1, 2, 0]]), ratings, 3)) == pytest.approx(1)
     assert float(ndcg(torch.tensor([[1, 2, 0]]), torch.zeros(1, 3), 1)) == 1
 
@@ -276,53 +362,73 @@ def test_baselines_say_what_they_were_fitted_to(tmp_path):
 
 
 @pytest.mark.deep
-def test_baselines_know_what_they_were_fitted_to():
+def test_baselines_beat_uniform_orders_on_their_training_distribution():
     source = synthetic_rankings(length=6, num_movies=20, users=500)
-    none, some = ranking_baselines(source, 0, 100), ranking_baselines(source, 4, 100)
-    assert none["plackett_luce"]["ndcg_at_5"] > none["uniform_insertion"]["ndcg_at_5"] + 0.02
-    assert some["uniform_insertion"]["ndcg_at_5"] > none["uniform_insertion"]["ndcg_at_5"] + 0.02
+    without_given = ranking_baselines(source, 0, 100)
+    with_four_given = ranking_baselines(source, 4, 100)
+    assert (
+        without_given["plackett_luce"]["ndcg_at_5"]
+        > without_given["uniform_insertion"]["ndcg_at_5"] + 0.02
+    )
+    assert (
+        with_four_given["uniform_insertion"]["ndcg_at_5"]
+        > without_given["uniform_insertion"]["ndcg_at_5"] + 0.02
+    )
     assert ranking_baselines(source, 6, 100)["uniform_insertion"]["ndcg_at_1"] == pytest.approx(1)
-    known = plackett_luce(5)
-    scores = fit_plackett_luce(known.batch("train", torch.arange(5000))["x"], prior=0.0)
-    assert (scores - scores[0]).tolist() == pytest.approx([k * math.log(2) for k in range(5)], abs=0.12)
-    # rankings are looked at as orders of their items, where these are fewer than all too
+    known_distribution = plackett_luce(5)
+    scores = fit_plackett_luce(
+        known_distribution.batch("train", torch.arange(5000))["x"], prior=0.0
+    )
+    assert (scores - scores[0]).tolist() == pytest.approx(
+        [k * math.log(2) for k in range(5)], abs=0.12
+    )
+    # rankings are treated as orders of their items, also if these are not all items
     fitted = likelihood_baselines(source, 100)
-    bits = {name: float(one.values.mean()) for name, one in fitted.items()}
+    bits = {name: float(baseline.values.mean()) for name, baseline in fitted.items()}
     assert bits["plackett_luce"] < bits["uniform"] - 0.5 and "mallows" not in bits
-    known = replace(known, train_size=1000)
-    fitted = likelihood_baselines(known, 500)
-    bits = {name: float(one.values.mean()) for name, one in fitted.items()}
-    assert bits["plackett_luce"] < bits["repeated_insertion"] < bits["uniform"] == pytest.approx(math.log2(120))
-    without = likelihood_baselines(replace(known, validation=None), 9)
-    assert "mallows_mixture" not in without and without["uniform"].validation is None
-    assert all(len(one.values) == 500 and abs(one.validation - bits[name]) < 0.5 for name, one in fitted.items())
+    known_distribution = replace(known_distribution, train_size=1000)
+    fitted = likelihood_baselines(known_distribution, 500)
+    bits = {name: float(baseline.values.mean()) for name, baseline in fitted.items()}
+    assert (
+        bits["plackett_luce"]
+        < bits["repeated_insertion"]
+        < bits["uniform"]
+        == pytest.approx(math.log2(120))
+    )
+    unvalidated = likelihood_baselines(replace(known_distribution, validation=None), 9)
+    assert "mallows_mixture" not in unvalidated and unvalidated["uniform"].validation is None
+    assert all(
+        len(baseline.values) == 500 and abs(baseline.validation - bits[name]) < 0.5
+        for name, baseline in fitted.items()
+    )
 
 
-def test_puzzles_are_solved_by_their_permutation():
+def test_puzzles_become_permutations_that_solve_them():
     puzzles = jigsaw_digits(2, held_out=12)
     source = from_puzzles(puzzles)
-    made, raw = source.batch("train", torch.arange(8)), puzzles.batch("train", torch.arange(8))
-    assert torch.equal(rearrange(made["items"], made["x"]), raw["items"])
+    batch = source.batch("train", torch.arange(8))
+    puzzle_batch = puzzles.batch("train", torch.arange(8))
+    assert torch.equal(rearrange(batch["items"], batch["x"]), puzzle_batch["items"])
     test = source.batch("test", torch.arange(12))
-    figures = source.sample_scores({"samples": test["x"], "target": test["x"], **test})
-    assert float(figures["accuracy"].mean()) == 1
+    scores = source.sample_scores({"samples": test["x"], "target": test["x"], **test})
+    assert float(scores["accuracy"].mean()) == 1
     assert source.facts["item_shape"] == [1, 4, 4] and source.size("train") is None
 
 
-def test_scores_count_what_is_different_valid_and_right():
+def test_scores_count_unique_valid_and_cyclic_samples():
     source = cycles(5, share=0.5)
     scores = CodeScorer().begin(source, 4)
     x = torch.cat([source.members[:1], source.members[:2], torch.tensor([[0, 0, 1, 2, 3]])])
     scores.update({"samples": x[2:]}, torch.tensor([2, 3]))
     scores.update({"samples": x[:2]}, torch.tensor([0, 1]))
-    found = scores.compute()
-    assert found["unique"] == 0.75 and found["valid"] == 0.75 and found["cyclic"] == 0.75
-    assert found["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
+    values = scores.compute()
+    assert values["unique"] == 0.75 and values["valid"] == 0.75 and values["cyclic"] == 0.75
+    assert values["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
     assert expected_unique(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
     assert expected_unique(1, 10) == 0.1
-    none = replace(source, validation=None)
+    without_validation = replace(source, validation=None)
     with pytest.raises(UserError, match="no val data to compare samples with"):
-        CodeScorer().begin(none, 4, split="val")
-    held = CodeScorer().held_out(source, 1000)["values"]
-    assert held["cyclic"] == 1 and held["in_train"] == 0
+        CodeScorer().begin(without_validation, 4, split="val")
+    held_out_values = CodeScorer().held_out(source, 1000)["values"]
+    assert held_out_values["cyclic"] == 1 and held_out_values["in_train"] == 0
     assert bool((Insertion.encode(source.members) >= 0).all())
