@@ -18,6 +18,7 @@ from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
     BirthDeathHead,
+    BoundedHead,
     GammaHead,
     Head,
     LevelHead,
@@ -106,6 +107,7 @@ __all__ = [
     "BirthDeathLoss",
     "BirthDeathPrediction",
     "BlackoutDiffusion",
+    "BoundedHead",
     "CategoricalPrediction",
     "Correction",
     "Corrector",

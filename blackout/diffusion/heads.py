@@ -2,6 +2,7 @@
 
     SoftplusHead           E[X_0 - X_t | X_t], the paper's         pure death
     ScaledHead             the same, of order 1 at every time      pure death
+    BoundedHead            the same, never above max_count - X_t   pure death
     GammaHead              the same, for counts of any scale       pure death
     LogisticMixtureHead    a head for the mean, and a distribution of X_0 - X_t
     BirthDeathHead         the pair of `BirthDeath`                immigration and death
@@ -27,6 +28,7 @@ from torch import Tensor
 from blackout.component import Stats, component
 from blackout.counts import expand_time, per_row
 from blackout.diffusion.predictions import (
+    NEVER,
     BirthDeathPrediction,
     CategoricalPrediction,
     CountPrediction,
@@ -41,6 +43,7 @@ SERIES_BELOW = -15.0  # where log_softplus uses its series, since log(1 + e^f) u
 MIN_QUANTILE = 1e-16  # draws of a logistic distribution are finite
 MIN_MEAN = 0.01  # of a logistic's scale: it then makes a single unit about as rare as it is
 MIN_WIDTH = 0.02  # of a logistic, in standard deviations of the count's posterior
+SMALL_SHARE = 1e-3  # below it, 1 - e^-r is r (1 - r / 2) in float32
 LINEAR_ABOVE = 3.0  # the exponential link continues as its tangent, so that no rate overflows
 
 AnyPrediction = TypeVar("AnyPrediction", bound=Prediction, covariant=True)
@@ -127,6 +130,43 @@ class ScaledHead:
         mean = factor.float() * F.softplus(f)
         log_mean = torch.log(factor).float() + log_softplus(f)
         return mean, log_mean
+
+
+@component("head", "base")
+@dataclass(frozen=True)
+class BoundedHead(ScaledHead):
+    """y = h (1 - e^(-s / h)), with h = max_count - X_t and s = (1 - q) C softplus(f), q = e^-t.
+
+    No more than h units can be missing. Far below h, y is that of `ScaledHead`. Near max_count it
+    falls with every unit of X_t, which a network cannot resolve where its input is scaled to the
+    data's whole range: elements that are nearly full then do not overshoot.
+
+    References: this project; checked in tests/diffusion/test_losses.py.
+
+    Args:
+        mean: C, the mean count of the data.
+        max_count: the largest count.
+
+    Raises:
+        ValueError: mean is not positive.
+    """
+
+    max_count: int
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        """Return y, [B, ...]; arguments as for `Head`."""
+        unbounded, log_unbounded = self._mean_and_log(raw[:, 0].float(), t)
+        headroom = (self.max_count - xt.float()).clamp(min=0)
+        log_headroom = torch.log(headroom.clamp(min=1))
+        ratio = unbounded / headroom.clamp(min=1)
+        share = -torch.expm1(-ratio)
+        log_share = torch.where(
+            ratio > SMALL_SHARE,
+            torch.log(share.clamp(min=SMALL_SHARE / 2)),
+            log_unbounded - log_headroom - ratio / 2,
+        )
+        log_mean = torch.where(headroom > 0, log_headroom + log_share, NEVER)
+        return CountPrediction(headroom * share, log_mean)
 
 
 def choose_own_counts(settings: Mapping[str, Any], stats: Stats) -> dict[str, bool]:

@@ -12,6 +12,7 @@ from blackout.networks.equivariant_sitewise import LESite
 from blackout.networks.equivariant_transformer import LETransformer
 from blackout.networks.graph_batch import GraphBatch
 from blackout.networks.inputs import (
+    ArcsineInputs,
     BirthDeathInputs,
     CountInputs,
     CountNetwork,
@@ -39,6 +40,7 @@ from blackout.networks.unet import UNet
 
 __all__ = [
     "LEMLP",
+    "ArcsineInputs",
     "BirthDeathInputs",
     "CountInputs",
     "CountNetwork",

@@ -110,6 +110,50 @@ class StandardisedInputs:
 
 @component("inputs")
 @dataclass(frozen=True)
+class ArcsineInputs:
+    """Input asin(sqrt(X_t / M)) / sqrt(q C / M + 1 / 4M), for counts up to M with mean C, q = e^-t.
+
+    The arcsine of the square root is about equally noisy for all binomial counts. It separates 0
+    from 1 and M - 1 from M, which are close together where counts are scaled linearly. The divisor
+    makes the mean square 1 to 2.5, as long as counts are not nearly all 0.
+
+    Args:
+        mean: mean of X_0 over samples and elements, in counts.
+        max_count: M, the largest count, at least 1.
+
+    Raises:
+        ValueError: `mean` is negative or not finite, or `max_count` is below 1.
+
+    Example:
+        >>> inputs = ArcsineInputs(mean=4.0, max_count=16)
+        >>> t = torch.tensor([0.0], dtype=torch.float64)
+        >>> [round(z, 2) for z in inputs(torch.tensor([[0, 1, 15, 16]]), t)[0].tolist()]
+        [0.0, 0.49, 2.56, 3.05]
+
+    References: Anscombe 1948; the divisor is this project's, checked in
+        tests/networks/test_wrapper.py.
+    """
+
+    mean: float
+    max_count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mean < math.inf:
+            raise ValueError(
+                f"mean of the inputs must be finite and at least 0, got mean={self.mean}"
+            )
+        message = f"max_count of the network's inputs must be at least 1, got {self.max_count}"
+        ensure(self.max_count >= 1, message)
+
+    def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Transform counts [B, *shape] at float64 times [B]; returns float32 [B, *shape]."""
+        angle = torch.asin(torch.sqrt((xt.float() / self.max_count).clamp(max=1)))
+        mean_square = (torch.exp(-t) * self.mean + 0.25) / self.max_count
+        return angle * per_row(mean_square.rsqrt().float(), xt)
+
+
+@component("inputs")
+@dataclass(frozen=True)
 class LevelInputs(PaperInputs):
     """Input that maps levels 0..max_count to [-1, 1] at every time, and a mask above them to -2.
 

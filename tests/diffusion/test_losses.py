@@ -7,6 +7,7 @@ import torch
 
 from blackout.diffusion.heads import (
     BirthDeathHead,
+    BoundedHead,
     LevelHead,
     ScaledHead,
     SoftplusHead,
@@ -135,7 +136,7 @@ def test_gradient_is_sigmoid_times_one_minus_the_ratio(f):
     assert float(raw.grad) == pytest.approx(1 / (1 + math.exp(-f)) * (1 - 3 / y), rel=1e-5)
 
 
-@pytest.mark.parametrize("head", [SoftplusHead(), ScaledHead(5.0)])
+@pytest.mark.parametrize("head", [SoftplusHead(), ScaledHead(5.0), BoundedHead(5.0, 255)])
 @pytest.mark.parametrize("f", [-300.0, -200.0, -104.0, -15.0, 0.0, 300.0])
 @pytest.mark.parametrize("target", [0, 7])
 def test_losses_and_gradients_are_finite_at_the_extremes(head, f, target):
@@ -162,7 +163,7 @@ def test_log_softplus_matches_float64_everywhere():
     assert torch.allclose(log_softplus(f).double(), exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("head", [SoftplusHead(), ScaledHead(5.0)])
+@pytest.mark.parametrize("head", [SoftplusHead(), ScaledHead(5.0), BoundedHead(5.0, 255)])
 def test_heads_predict_a_mean_and_its_logarithm(head):
     raw = torch.linspace(-10, 10, 64).view(2, 1, 32)
     xt = torch.randint(
@@ -171,6 +172,36 @@ def test_heads_predict_a_mean_and_its_logarithm(head):
     prediction = head(raw, xt, torch.tensor([0.01, 3.0]).double())
     assert prediction.mean.shape == (2, 32)
     assert torch.allclose(prediction.mean.log(), prediction.log_mean, atol=1e-5)
+
+
+def test_a_bounded_head_predicts_no_more_than_what_can_be_missing():
+    raw = torch.linspace(-20, 300, 256).view(1, 1, 256).requires_grad_()
+    xt = torch.arange(256, dtype=torch.uint8)[None]
+    prediction = BoundedHead(33.0, 255)(raw, xt, torch.tensor(0.7).double())
+    headroom = 255 - xt.double()
+    rounding = 1 + 1e-6  # of a float32 logarithm
+    assert (prediction.mean <= headroom).all() and (
+        prediction.expected <= rounding * headroom
+    ).all()
+    assert prediction.mean[0, -1] == 0 and prediction.expected[0, -1] == 0
+    CountLoss()(
+        prediction, torch.zeros_like(xt), torch.tensor(0.6).double(), torch.tensor(0.7).double()
+    ).sum().backward()
+    assert raw.grad is not None and raw.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("f", [-80.0, -9.0, 0.0, 4.0, 90.0])
+def test_a_bounded_head_is_the_expected_number_of_filled_slots(f):
+    """Poisson(s) births that fall into h slots at random leave h (1 - e^(-s / h)) of them filled."""
+    t = torch.tensor(0.3, dtype=torch.float64)
+    xt = torch.tensor([[0, 100, 200, 250, 254]], dtype=torch.uint8)
+    raw = torch.full((1, 1, 5), f)
+    unbounded = ScaledHead(33.0)(raw, xt, t).expected
+    headroom = 255 - xt.double()
+    exact = -headroom * torch.expm1(-unbounded / headroom)
+    prediction = BoundedHead(33.0, 255)(raw, xt, t)
+    torch.testing.assert_close(prediction.expected, exact, rtol=2e-5, atol=0)
+    torch.testing.assert_close(prediction.mean.double(), exact, rtol=1e-5, atol=1e-37)
 
 
 def test_losses_stay_in_float32_under_autocast():

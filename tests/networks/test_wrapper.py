@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from blackout.diffusion.processes import BirthDeath
 from blackout.networks import (
+    ArcsineInputs,
     BirthDeathInputs,
     CountNetwork,
     LevelInputs,
@@ -105,6 +106,26 @@ def test_inputs_of_immigration_and_death_are_standardised_at_every_time(t: float
     )
 
 
+@pytest.mark.parametrize("t", [1e-6, 0.4, 3.0, 9.0])
+@pytest.mark.parametrize("q0", [0.03, 0.5, 0.97])
+def test_arcsine_inputs_of_binomial_counts_are_of_order_one_and_equally_noisy(
+    t: float, q0: float
+) -> None:
+    x = torch.arange(256)
+    p = q0 * math.exp(-t)
+    log_pmf = torch.distributions.Binomial(255, torch.tensor(p).double()).log_prob(x.double())
+    inputs = ArcsineInputs(255 * q0, 255)
+    z = inputs(x[:, None], torch.full((256,), t, dtype=torch.float64))[:, 0].double()
+    pmf = log_pmf.exp()
+    mean_square = float(pmf @ z.square())
+    assert mean_square < math.pi**2 / 4
+    if 255 * p > 1:
+        assert mean_square > 0.7
+    angle_variance = float(pmf @ z.square() - (pmf @ z) ** 2) * (p + 0.25 / 255)
+    if 255 * p * (1 - p) > 20:  # then the variance of the angle is 1 / 4M
+        assert angle_variance * 4 * 255 == pytest.approx(1, rel=0.1)
+
+
 def test_standardised_inputs_of_black_data_are_zero() -> None:
     t = torch.tensor([1e-9, 1.0, 1e4], dtype=torch.float64)
     assert not StandardisedInputs(0.0, 0.0)(torch.zeros(3, 4, dtype=torch.uint8), t).any()
@@ -114,14 +135,18 @@ def test_standardised_inputs_of_black_data_are_zero() -> None:
 def test_invalid_scales_are_refused() -> None:
     with pytest.raises(ValueError, match="max_count"):
         PaperInputs(0)
+    with pytest.raises(ValueError, match="max_count"):
+        ArcsineInputs(1.0, 0)
+    with pytest.raises(ValueError, match="mean"):
+        ArcsineInputs(-1.0, 255)
     for mean, std in ((-1.0, 1.0), (1.0, math.nan), (math.inf, 1.0)):
         with pytest.raises(ValueError, match="mean and std"):
             StandardisedInputs(mean, std)
 
 
-@pytest.mark.parametrize("inputs", [PaperInputs(65535), StandardisedInputs(20000.0, 9000.0)])
+@pytest.mark.parametrize("inputs", [PaperInputs(65535), StandardisedInputs(20000.0, 9000.0), ArcsineInputs(20000.0, 65535)])
 def test_half_precision_degrades_neither_scaling_nor_time_index(
-    inputs: PaperInputs | StandardisedInputs,
+    inputs: PaperInputs | StandardisedInputs | ArcsineInputs,
 ) -> None:
     xt = torch.randint(0, 65536, (6, 2, 3, 3), generator=torch.Generator().manual_seed(0))
     t = paper_times()[[0, 1, 499, 500, 998, 999]]
