@@ -192,7 +192,7 @@ def test_a_bounded_head_predicts_no_more_than_what_can_be_missing():
 
 @pytest.mark.parametrize("f", [-80.0, -9.0, 0.0, 4.0, 90.0])
 def test_a_bounded_head_is_the_expected_number_of_filled_slots(f):
-    """Poisson(s) births that fall into h slots at random leave h (1 - e^(-s / h)) of them filled."""
+    """Poisson(s) births that fall into h slots at random fill h (1 - e^(-s / h)) of them."""
     t = torch.tensor(0.3, dtype=torch.float64)
     xt = torch.tensor([[0, 100, 200, 250, 254]], dtype=torch.uint8)
     raw = torch.full((1, 1, 5), f)

@@ -144,7 +144,10 @@ def test_invalid_scales_are_refused() -> None:
             StandardisedInputs(mean, std)
 
 
-@pytest.mark.parametrize("inputs", [PaperInputs(65535), StandardisedInputs(20000.0, 9000.0), ArcsineInputs(20000.0, 65535)])
+@pytest.mark.parametrize(
+    "inputs",
+    [PaperInputs(65535), StandardisedInputs(20000.0, 9000.0), ArcsineInputs(20000.0, 65535)],
+)
 def test_half_precision_degrades_neither_scaling_nor_time_index(
     inputs: PaperInputs | StandardisedInputs | ArcsineInputs,
 ) -> None:
