@@ -43,7 +43,7 @@ soak: $(VENV)/installed  ## kill runs, read one while it saves, and give the pro
 $(VENV)/installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[test]"
+	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[test,science]"
 	touch $@
 
 $(OLDEST)/installed: pyproject.toml requirements-oldest.lock
@@ -58,7 +58,7 @@ $(VENV)/documents: $(VENV)/installed
 
 lock:  ## write the newest versions that pyproject.toml allows to requirements.lock, from an environment of their own
 	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet --editable ".[test]" "pillow<13"  # as gradio, of the extra demo, needs
+	.venv-lock/bin/python -m pip install --quiet --editable ".[test,science]" "pillow<13"  # as gradio, of the extra demo, needs
 	.venv-lock/bin/python -m pip freeze --exclude-editable > requirements.lock
 	rm -rf .venv-lock
 
