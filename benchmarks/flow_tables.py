@@ -70,8 +70,8 @@ class TrajectoryBalance(EstimatedPartition):
     log Z + log P_F(path) = log rho(x_1) + log P_B(path) [Malkin 2022, eq. 14] for a chain in
     continuous time, whose way back has the rates that keep p_t: the two sides differ by the
     integral of xi along the path [Ou 2025, eq. 8]. It is taken by the trapezoidal rule over the
-    rollout's grid. The constant is the mean of the batch in place of a learned log Z [Richter
-    2020]. In continuous time it is ours (tests/flows/test_weights.py).
+    rollout's grid. The constant is the mean of the batch in place of a learned log Z
+    [Richter 2020]. In continuous time it is ours (tests/flows/test_weights.py).
 
     Args:
         points: of the rollout, which is not resampled: states of a path.

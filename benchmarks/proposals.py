@@ -48,8 +48,8 @@ class LocallyInformed(Refinement):
 
     Args:
         moves: how many each time.
-        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients [Grathwohl
-            2021].
+        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients
+            [Grathwohl 2021].
     """
 
     def __init__(self, moves: int = 1, gradients: bool = False) -> None:

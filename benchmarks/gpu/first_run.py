@@ -114,7 +114,7 @@ def inception_file() -> Path | None:
 
 def read_rows(path: Path, column: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file that have a value in a column."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return [row for row in csv.DictReader(file) if row.get(column)]
 
 

@@ -28,7 +28,7 @@ from tests.cli.test_experiments import SHAPES, stand_in
 OTHER_FAMILIES = re.compile(
     r"blackout\.(permutations|flows|posterior|energy)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
     r"|override /(family|reverse)|\$\{rollout|lesite_graph|dnfs_\w+_small|experiment/codes"
-    r"|borders|label_free_3|trajectory_3"
+    r"|borders|label_free_3|trajectory_3|le(conv|gf|tf)_published"
 )
 """What only YAML files of other families say: tests of these make them."""
 OTHER_GROUPS = {
@@ -44,6 +44,7 @@ OTHER_GROUPS = {
     "reverse",
     "shuffle",
     "simulation",
+    "sizes",
     "target",
     "task",
 }
@@ -86,9 +87,11 @@ BESIDE = {
     ("loss", "cross_entropy"): ["process=uniform"],
     ("loss", "rates"): ["process=uniform"],
     ("loss", "steps"): ["process=discrete_uniform"],
+    ("loss", "steps_d3pm"): ["process=discrete_uniform"],
     ("metrics/extractor", "module"): ["metrics=custom"],
     ("metrics", "custom"): ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
     ("network", "ncsnpp"): ["network.body.channels=32"],
+    ("network", "ncsnpp_published"): ["network.body.channels=32"],
     ("network", "transformer_sedd"): ["network.body.width=48", "network.body.depth=2"],
     ("recipe", "blackout/cifar10_scaled"): ["network.body.channels=32"],
     ("sampler", "birth_death_bridge"): ["process=birth_death"],

@@ -381,5 +381,5 @@ def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
 
 
 def test_the_groups_of_the_command_line_are_complete():
-    for group, number in {"posterior": 11, "operator": 13, "noise": 6}.items():
+    for group, number in {"posterior": 11, "operator": 15, "noise": 6}.items():
         assert len(choices(group)) == number

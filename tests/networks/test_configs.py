@@ -20,6 +20,8 @@ def test_every_network_choice_can_be_built(name: str) -> None:
     inputs = {"mean": 4.0, "std": 5.0}
     if config.inputs._target_.endswith("CountInputs"):
         inputs = {"shape": [1, 8, 8]}
+    if config.inputs._target_.endswith("PaperInputs"):
+        inputs = {"max_count": 255}
     sizes = {"inputs": inputs, "body": {"shape": [1, 8, 8], "outputs": 1}}
     with torch.device("meta"):
         network = instantiate(OmegaConf.merge(config, sizes))

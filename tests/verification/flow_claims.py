@@ -277,13 +277,13 @@ def log_z_bias(
         share: of the best rates, which are taken; 1 makes w the same for every chain.
         steps: of the simulation.
     """
-    mass = toy.law(0.0)
+    mass = toy.distribution(0.0)
     for k in range(steps):
         start = k / steps
         end = (k + 1) / steps
         tables = [share * toy.best_net_rates(t) for t in (start, end)]
         first, last = (
-            forward_residual(toy.slopes, table, t * toy.states.log_ratios)
+            forward_residual(toy.time_derivatives, table, t * toy.states.log_ratios)
             for table, t in zip(tables, (start, end), strict=True)
         )
         mass = (

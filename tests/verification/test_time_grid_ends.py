@@ -1,4 +1,4 @@
-"""The ends of the time_at range.
+"""The ends of the range of times.
 
 Where Poisson counts may replace X_T, bounds of counts of any size, and the dispersion of totals.
 """
@@ -29,6 +29,7 @@ from blackout.diffusion.schedules import (
 )
 from blackout.random import SampleStreams, low_discrepancy
 from blackout.verification.toys import pixel_pair
+from tests.cli.test_configs import composed
 from tests.verification.large_counts import GammaPoisson, PoissonCounts, TwoPoint
 
 ROOT = Path(__file__).parents[2]
@@ -138,7 +139,8 @@ def load_shipped_grids():
         for name in choices("sampler/grid")
     }
     grids |= {
-        f"schedule={name}": load_choice("schedule", name)["grid"] for name in choices("schedule")
+        f"schedule={name}": composed(f"schedule={name}")["schedule"]["grid"]
+        for name in choices("schedule")
     }
     excluded = ("steps", "schedule=counts")  # `counts` needs more statistics of the data
     return {name: grid for name, grid in grids.items() if not name.endswith(excluded)}
@@ -185,7 +187,7 @@ def test_shipped_grids_on_cifar10_are_close_or_refused(name):
     )
     assert (float(t) >= ends.earliest_time()) == (divergence <= 0.05)
     assert (float(t) >= ends.earliest_time()) == name.endswith(
-        ("fisher", "cosine", "uniform", "logit_data")
+        ("fisher", "fisher_20", "cosine", "uniform", "logit_data")
     )
 
 
