@@ -173,7 +173,7 @@ def nearest(counts: Tensor, others: Tensor) -> Tensor:
 
 
 def evenly_spaced(total: int, number: int) -> Sequence[int]:
-    """Return `number` evenly_spaced spaced indices below `total`, since data may be ordered."""
+    """Return `number` evenly spaced indices below `total`, since data may be ordered."""
     return [i * total // number for i in range(min(number, total))]
 
 

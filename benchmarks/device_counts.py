@@ -1,7 +1,7 @@
 """Kernels, memory traffic and synchronisations of a step on a GPU: `python -m
 benchmarks.device_counts`.
 
-No GPU is needed: they are count_second_step on fake tensors. Kernels are calls of operators that
+No GPU is needed: they are counted on fake tensors. Kernels are calls of operators that
 compute (one for a whole list of tensors), bytes are what they read and write, and synchronisations
 are copies between host and device. Reading a value would raise an error.
 """

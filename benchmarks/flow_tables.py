@@ -455,7 +455,7 @@ class GFlowNet(nn.Module):
         self.policy, self.log_z = nn.Sequential(*layers[:-1]), nn.Parameter(torch.zeros(()))
 
     def forward(self, number: int) -> tuple[Tensor, Tensor]:
-        """(log P_F, log P_B + log rho) of trajectories simulate_chains by the policy, [number]
+        """(log P_F, log P_B + log rho) of trajectories drawn by the policy, [number]
         each."""
         sites = self.target.sites
         levels = self.target.levels

@@ -1,7 +1,7 @@
 """`python -m benchmarks.graph_methods DIR DIR ...`: compare methods by their files table.csv.
 
 The folders are those of `sample.py` and `blackout solve` for the same graphs. Values are
-compare_tables with the best known one of each graph, from an oracle or any of the methods.
+compared with the best known one of each graph, from an oracle or any of the methods.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ COMMANDS = [
 ]
 SHORT = (*TINY, "trainer.max_steps=2", "callbacks.samples=null")
 ONE_RUN = (*SHORT, "network=mlp", "network.body.width=8")
-# commands that other tests run or that need data; run_in_folder they are only composed
+# commands that other tests run or that need data; here they are only composed
 COMPOSED_ONLY = {
     "experiment=flow_ising",
     "experiment=dnfs/table4",

@@ -211,7 +211,7 @@ def test_embeddings_of_combinations_are_sums_with_one_for_no_class() -> None:
 
 
 def make_conditional_model() -> tuple[BlackoutDiffusion, CountData]:
-    """Return an untrained make_conditional_model model, and data of its two classes."""
+    """Return an untrained conditional model, and data of its two classes."""
     counts = torch.poisson(torch.ones(120, 5) * 3, generator=torch.Generator().manual_seed(0)).int()
     labels = torch.arange(120) % 3 // 2
     data = CountData("toy", counts, counts[:60], 200, labels, labels[:60], class_names=("a", "b"))

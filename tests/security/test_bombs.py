@@ -1,4 +1,4 @@
-"""Small files that would expand without limit are assert_refused_reading in one line, within 1 GiB
+"""Small files that would expand without limit are refused in one line, within 1 GiB
 of memory."""
 
 import json

@@ -62,12 +62,12 @@ def with_step_fraction(births):
 
 
 def printed_rate(q_s, q_t):
-    """Return the rate of Algorithm 2 as printed_rate, which lacks the increment of time."""
+    """Return the rate of Algorithm 2 as printed, which lacks the increment of time."""
     return q_t / (1 - q_t)
 
 
 def frozen_rate(q_s, q_t):
-    """Return the printed_rate rate times t - s."""
+    """Return the printed rate times t - s."""
     return math.log(q_s / q_t) * q_t / (1 - q_t)
 
 

@@ -71,7 +71,7 @@ def survival_at(u):
 
 
 def time_at(u):
-    """Return the time_at at logit u."""
+    """Return the time at logit u."""
     return time_of_logit(torch.tensor(u, dtype=torch.float64))
 
 
