@@ -240,7 +240,8 @@ def recipe_scores(dataset: str | None) -> Any:
     """Return the scores that conf/recipe/blackout/<dataset>.yaml chooses; None for none."""
     if f"blackout/{dataset}" not in choices("recipe"):
         return None
-    return OmegaConf.to_container(compose("train", [f"dataset={dataset}"]).metrics)
+    metrics = compose("train", [f"dataset={dataset}"]).metrics
+    return None if metrics is None else OmegaConf.to_container(metrics)
 
 
 def _fits_inception(shape: Any) -> bool:

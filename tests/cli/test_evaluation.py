@@ -7,6 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from blackout.cli.score import recipe_scores
+from blackout.config.choices import choices
 from tests.cli.conftest import TINY, train
 
 
@@ -142,3 +144,13 @@ def test_a_dataset_may_be_named_although_its_recipe_is_for_training(run, model, 
     options = ("num_samples=4", "metrics=none", "evaluate=true", "likelihood.images=4", f"out={tmp_path / 'out'}")
     outcome = run("sample", f"ckpt={model}", "dataset=digits", *options)
     assert outcome.code == 0, outcome.err
+
+
+DATASETS = [name for name in choices("dataset") if f"blackout/{name}" in choices("recipe")]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_scores_of_a_recipe_are_a_component_or_none(dataset):
+    metrics = recipe_scores(dataset)
+    assert metrics is None or "_target_" in metrics
+    assert dataset != "digits" or metrics is not None
