@@ -37,6 +37,7 @@ PROGRAM_SETTINGS = frozenset(
         "seed",
         "seeds",
         "shown",
+        "sizes",
         "tf32",
         "trajectory",
         "trusted",

@@ -78,8 +78,9 @@ def small_task(task, models):
     if task in PHOTONS:
         return (f"ckpt={models / 'counts'}", "measurement=test:1")
     words = (f"ckpt={models / 'bits'}",)
-    if task in ("mnist_class", "sgdd/table9"):
-        return (*words, "operator.classifier.examples=16", "operator.classifier.epochs=1")
+    if task in ("mnist_class", "sgdd/table9"):  # its classifier learns from the training data
+        files = (f"dataset.path={models.parent / 'bits.npy'}", f"dataset.labels={models.parent / 'labels.npy'}")
+        return (*words, "dataset=counts", *files, "operator.classifier.examples=16", "operator.classifier.epochs=1")
     if task in ("mnist_box", "sgdd/figure3"):
         return (*words, "measurement=test:1", "operator.rows=[2,5]", "operator.columns=[1,6]")
     return (*words, "measurement=test:1")
