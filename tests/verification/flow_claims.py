@@ -269,13 +269,13 @@ def _time_steps() -> Iterator[Claim]:
 def log_z_bias(
     toy: Enumeration, kernel: Callable[[Tensor, float], Tensor], share: float, steps: int
 ) -> float:
-    """Return log E e^w of time steps with weights by the trapezoid, less log Z, by whole matrices.
+    """Return log E e^w - log Z of time steps with trapezoidal weights, by matrix products.
 
     Args:
-        toy: with its best rates.
-        kernel: of a step.
-        share: of the best rates, which are taken; 1 makes w the same for every chain.
-        steps: of the simulation.
+        toy: the enumerated target.
+        kernel: `toy.leap_kernel` or `toy.single_kernel`.
+        share: the factor of the best net rates; with 1, w is the same for every chain.
+        steps: the number of time steps.
     """
     mass = toy.distribution(0.0)
     for k in range(steps):
@@ -300,7 +300,7 @@ def _weights() -> Iterator[Claim]:
         biases = [log_z_bias(toy, kernel, 0.5, steps) for steps in _STEPS]
         order = math.log2(biases[-2] / biases[-1])
         yield Claim(
-            f"{kind}, half of the best rates: log Z is off by order 1, found {order:.2f}",
+            f"{kind}, half of the best rates: the bias of log Z has order 1, observed {order:.2f}",
             abs(order - 1),
             0.15,
         )
