@@ -16,7 +16,7 @@ from blackout.random import SampleStreams
 
 LEVELS, ELEMENTS = 3, 2
 STATES = torch.tensor(list(itertools.product(range(LEVELS), repeat=ELEMENTS)))
-LAW = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(len(STATES))))
+DISTRIBUTION = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(len(STATES))))
 PROCESS = Uniform(LEVELS - 1)
 
 
@@ -29,15 +29,15 @@ def noise(t):
 
 def origins(t):
     """P(X_0 = x | X_t = z), float64 [z, x]."""
-    joint = LAW[:, None] * noise(t)
+    joint = DISTRIBUTION[:, None] * noise(t)
     return (joint / joint.sum(0)).T
 
 
-def p_value(found, law):
-    """Of a chi-square test of counts [states] against a law [states]."""
-    possible = law > 0
+def p_value(found, distribution):
+    """Of a chi-square test of counts [states] against a distribution [states]."""
+    possible = distribution > 0
     assert not found[~possible].any()
-    expected = law[possible] / law.sum() * found.sum()
+    expected = distribution[possible] / distribution.sum() * found.sum()
     return stats.chisquare(found[possible].numpy(), expected.numpy()).pvalue
 
 
@@ -57,7 +57,7 @@ def denoiser(xt, t):
 
 def euler_matrix(s, t):
     """P(X_s = . | X_t = z) of an Euler step, by ratios of marginals of X_t, float64 [z, state]."""
-    marginal = LAW @ noise(t)
+    marginal = DISTRIBUTION @ noise(t)
     single = torch.zeros(len(STATES), ELEMENTS, LEVELS, dtype=torch.float64)
     for z, state in enumerate(STATES):
         for i, level in itertools.product(range(ELEMENTS), range(LEVELS)):
@@ -84,22 +84,25 @@ def test_steps_have_the_probabilities_of_their_rates(s, t):
     assert p_value(found, euler_matrix(s, t)[z]) > 1e-4
 
 
-def reverse_law(z, t, steps):
+def reverse_distribution(z, t, steps):
     """Distribution of X_0 from state z at time t, by Euler matrices and the exact last step."""
     grid = Prior(denoiser, PROCESS, (ELEMENTS,), times=logit_times(25, 6.0, -6.0)).reverse_times(
         t, steps
     )
-    law = torch.zeros(len(STATES), dtype=torch.float64)
-    law[z] = 1
+    distribution = torch.zeros(len(STATES), dtype=torch.float64)
+    distribution[z] = 1
     for k in range(len(grid) - 1, 1, -1):
-        law = law @ euler_matrix(float(grid[k - 1]), float(grid[k]))
+        distribution = distribution @ euler_matrix(float(grid[k - 1]), float(grid[k]))
     marginals = denoiser(STATES, grid[1]).log_probs.exp()
-    return law @ torch.einsum("zu,zv->zuv", marginals[:, :, 0], marginals[:, :, 1]).flatten(1)
+    return distribution @ torch.einsum(
+        "zu,zv->zuv", marginals[:, :, 0], marginals[:, :, 1]
+    ).flatten(1)
 
 
 def test_more_steps_come_to_the_posterior_in_first_order():
     errors = [
-        float((reverse_law(5, 2.0, n) - origins(2.0)[5]).abs().sum() / 2) for n in (20, 40, 80, 160)
+        float((reverse_distribution(5, 2.0, n) - origins(2.0)[5]).abs().sum() / 2)
+        for n in (20, 40, 80, 160)
     ]
     ratios = [first / second for first, second in itertools.pairwise(errors)]
     assert errors[-1] < 0.01 and all(1.6 < ratio < 2.4 for ratio in ratios)
@@ -113,7 +116,7 @@ def test_published_split_gibbs_runs_back_by_euler_steps():
         z, 2.0, SampleStreams(1, torch.arange(number)), 5
     )
     found = torch.bincount(index(drawn), minlength=len(STATES))
-    assert p_value(found, reverse_law(5, 2.0, 5)) > 1e-4
+    assert p_value(found, reverse_distribution(5, 2.0, 5)) > 1e-4
     assert prior.evaluations == 6
     assert SplitGibbs().kernel is None
 
