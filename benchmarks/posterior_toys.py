@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -122,7 +122,9 @@ class Templates:
     element has its template's level, else any.
     """
 
-    elements, process = 48, Uniform(7)
+    elements = 48
+    process = Uniform(7)
+    config: ClassVar[dict[str, Any]] = {}  # of a model that names nothing
 
     def __init__(self, seed: int, share: float = 0.7) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -56,11 +56,11 @@ SWEEPS = {
     "continuous time": {
         "overrides": ("process=uniform",),
         "loss": ("cross_entropy", "rates"),
-        "sampler": ("level_bridge", "tau_leap"),
+        "sampler": ("euler", "level_bridge", "tau_leap"),
     },
     "discrete time": {
         "overrides": ("process=discrete_uniform", "process.num_steps=20"),
-        "loss": ("cross_entropy", "steps"),
+        "loss": ("cross_entropy", "steps", "steps_d3pm"),
         "sampler": ("level_bridge",),
     },
     "birth and death": {

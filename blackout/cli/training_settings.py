@@ -66,6 +66,12 @@ def check_trainer_settings(settings: Plain) -> None:
             raise UserError(
                 f"trainer.{name} must be a whole number from 1 to {MAX_COUNT:,}, not {value}"
             )
+    num_checked = arguments.get("num_sanity_val_steps", 0)
+    if type(num_checked) is not int or num_checked < -1:
+        raise UserError(
+            "trainer.num_sanity_val_steps must be a whole number of validation batches, or -1 for "
+            f"all, not {num_checked}"
+        )
     check_arguments(find_target(settings, "trainer"), arguments, "trainer", is_partial=True)
     max_norm = arguments.get("gradient_clip_val")
     if max_norm is not None and not (

@@ -55,9 +55,7 @@ def test_plans_and_sweeps_work(run, tmp_path):  # noqa: F811
     planned = run("train", *TOY, "plan=true", f"runs_dir={tmp_path}")
     assert planned.code == 0 and "16" in planned.out, planned.err
     levels = run("train", TOY[0], "family=toy", "process=absorbing", f"runs_dir={tmp_path}")
-    levels.assert_refused(
-        "process=absorbing does not fit the other choices", "Could not override 'head'"
-    )
+    levels.assert_refused("process=absorbing is not for family=toy, but for family=blackout")
     swept = run("train", "-m", *TOY, "seed=1,2", "trainer.max_steps=4", f"runs_dir={tmp_path}")
     assert swept.code == 0, swept.err
     (table,) = tmp_path.glob("sweeps/*/results.csv")

@@ -174,7 +174,7 @@ def test_validation_data_of_an_array_are_as_many_as_one_says():
         assert [len(part) for part in (source.train, source.val, source.test)] == sizes
     with pytest.raises(UserError, match="validation must be a fraction below 1"):
         made(validation=-1)
-    with pytest.raises(UserError, match="validation divides an array"):
+    with pytest.raises(UserError, match="validation and labels are for an array"):
         made(CountData.from_array(COUNTS), validation=0.1)
     with pytest.raises(UserError, match="these data have validation data of their own"):
         from_data(jigsaw_digits(held_out=4), family="shuffle", validation=0.1)

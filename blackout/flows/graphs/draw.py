@@ -40,12 +40,14 @@ from blackout.flows.model import GraphFlow, solution_arrays
 from blackout.flows.plots import CollectedSamples, append_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
+from blackout.flows.targets import TargetSource
 from blackout.protocols import (
     Drawn,
     MetricDescription,
     OutputNames,
     Outputs,
     Samples,
+    Source,
     Watch,
     refuse_unknown,
 )
@@ -99,6 +101,11 @@ class GraphDraw(ChainDraw):
     def rows(self, num_samples: int) -> int:
         """Return the number of rows of `num_samples` solutions of every graph."""
         return num_samples * len(self.graphs)
+
+    def compared_with(self, source: Source) -> Source:
+        """Return the source with the graphs of the model, which its description does not have."""
+        assert isinstance(source, TargetSource)
+        return replace(source, target=self.model.target)
 
     def batches(
         self,

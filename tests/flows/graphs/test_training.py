@@ -96,6 +96,10 @@ def test_a_killed_run_resumes_bit_for_bit_and_solves_other_graphs(run, folder, t
     assert (np.load(tmp_path / "one/solutions.npz")["samples"][0] == arrays["samples"][13]).all()
     model = load_model(ckpt)
     assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
+    scored = run(
+        "sample", f"ckpt={ckpt}", "num_samples=6", "evaluate=true", f"out={tmp_path / 'scored'}"
+    )
+    assert scored.code == 0, scored.err  # the baseline solves the graphs of the model
     # the cost of a network that takes graphs as well as tensors
     assert all(cost > 0 for cost in cost_per_sample(model))
     messages = {
@@ -174,10 +178,10 @@ def test_the_command_solves_problems(monkeypatch, capsys, folder, tmp_path):  # 
     for problem in ("mis", "maxcut"):
         for method in ("milp", "anneal", "greedy"):
             out = tmp_path / f"{problem}_{method}"
-            arguments = [problem, folder, "--method", method, "--chains", 3, "--out", out]
-            code, output = run_solve(
-                monkeypatch, capsys, *arguments, *(["--oracle", "milp"] if method != "milp" else [])
-            )
+            arguments = [problem, folder, "--method", method, "--out", out]
+            if method != "milp":
+                arguments += ["--chains", 3, "--oracle", "milp"]
+            code, output = run_solve(monkeypatch, capsys, *arguments)
             assert code == 0 and "mean_value" in output.out
             rows = list(csv.DictReader((out / "table.csv").open()))
             best[problem, method] = [int(row["best"]) for row in rows]
@@ -212,7 +216,7 @@ def test_the_command_solves_problems(monkeypatch, capsys, folder, tmp_path):  # 
     for arguments_refused, word in (
         (["mis", tmp_path / "nothing"], "no graphs"),
         (["mis"], "--ckpt"),
-        (["mis", folder, "--chains", "0"], "chains must be"),
+        (["mis", folder, "--method", "anneal", "--chains", "0"], "chains must be"),
     ):
         code, output = run_solve(monkeypatch, capsys, *arguments_refused)
         assert code == 2 and word in output.err and len(output.err.splitlines()) == 1
