@@ -161,3 +161,9 @@ TINY = (
     "validation_draws=1",
 )  # fmt: skip
 """A perceptron of a few thousand weights on the embedded digits."""
+
+
+def forget_modules(package):
+    """Make Python import a package anew, as another folder may have one of the same name."""
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        del sys.modules[name]

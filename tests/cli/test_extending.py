@@ -2,11 +2,10 @@
 
 import re
 import shlex
-import sys
 
 import pytest
 
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import ROOT, forget_modules, run  # noqa: F401  (a fixture)
 
 PAGES = "\n".join((ROOT / "docs/howto" / name).read_text() for name in ("extending.md", "own_project.md"))
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGES, re.DOTALL)
@@ -44,5 +43,4 @@ def test_commands(run, folder, monkeypatch, command):  # noqa: F811
     arguments = [argument.replace("file://", f"file://{folder}/") for argument in arguments]
     outcome = run(program.removesuffix(".py"), *arguments)
     assert outcome.code == 0, outcome.err
-    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_modules("mine")

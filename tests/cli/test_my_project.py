@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from blackout.cli import choices
-from tests.cli.conftest import ROOT
+from tests.cli.conftest import ROOT, forget_modules
 
 EXAMPLE = ROOT / "examples" / "my_project"
 BLOCK = re.findall(r"```bash\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)[0]
@@ -23,7 +23,9 @@ def project(tmp_path, monkeypatch):
     folder = tmp_path / "project"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))
     monkeypatch.chdir(folder)
-    return folder
+    forget_modules("mine")  # other tests have a module of this name
+    yield folder
+    forget_modules("mine")
 
 
 def test_an_experiment_of_ones_own_trains_and_its_model_is_sampled(run, project, monkeypatch, capsys):
@@ -39,8 +41,6 @@ def test_an_experiment_of_ones_own_trains_and_its_model_is_sampled(run, project,
     sample = COMMANDS[-1]
     outcome = run(*sample[1:], "num_samples=4", "device=cpu")
     assert outcome.code == 0, outcome.err
-    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.deep
