@@ -38,6 +38,11 @@ class Tee(io.TextIOBase):
         """Encoding of the stream."""
         return self._stream.encoding
 
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed; libraries that keep it ask at the end of the program."""
+        return self._stream.closed
+
     def fileno(self) -> int:
         """Return the descriptor of the stream."""
         return self._stream.fileno()
