@@ -8,8 +8,8 @@
     python -m benchmarks.gpu --cpu-smoke             the same on a CPU with tiny sizes
 
 The last part, `first_run`, trains on CIFAR-10 by `train.py` for some minutes, draws 5,000 samples
-by `sample.py` and scores them, where Inception's weights are at hand. None of its figures is one of
-the paper, as each of its results says.
+by `sample.py` and scores them if Inception's weights have been downloaded. Its figures cannot be
+compared with those of the paper, as each of its results says.
 
 Every part runs in its own process with a time limit. Each result is one line of JSON: part, case,
 passed (true, false, or null for a measurement) and figures. A table of all results follows. The

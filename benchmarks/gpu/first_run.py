@@ -1,7 +1,7 @@
 """A first run on CIFAR-10 by the real programs: short training, 5,000 samples, FID and IS.
 
-No figure of it is one of the paper: training is three hundred times shorter, sampling takes a tenth
-of the steps, and papers score 50,000 samples.
+Its figures cannot be compared with those of the paper: training is three hundred times shorter,
+sampling takes a tenth of the steps, and papers score 50,000 samples.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ def measure_first_run(setup: Setup, report: Report) -> None:
         images = _training_images(setup)
         rows = read_rows(run_folder(setup, RUN_ID) / "metrics.csv", "train/loss")
         losses = [float(row["train/loss"]) for row in rows]
+        if not losses:
+            raise ValueError("metrics.csv has no values of train/loss")
         report.add(
             "training",
-            bool(losses) and all(map(math.isfinite, losses)),
+            all(map(math.isfinite, losses)),
             note=NOTE,
             seconds=seconds,
             images=images,
@@ -56,7 +58,7 @@ def measure_first_run(setup: Setup, report: Report) -> None:
         if scored:
             values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))["values"]
         numbers = [value for value in values.values() if isinstance(value, int | float)]
-        note = NOTE if scored else f"{NOTE}; no scores: {INCEPTION_FILE} is not at hand"
+        note = NOTE if scored else f"{NOTE}; no scores: {INCEPTION_FILE} was not downloaded"
         passed = (out / "samples.npz").exists() and all(map(math.isfinite, numbers))
         report.add(case, passed, note=note, seconds=seconds, **values)
 

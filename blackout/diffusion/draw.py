@@ -218,10 +218,10 @@ class CountDraw(Draw):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """Return a grid of images with their classes, or a heat map of vectors.
 
-        Black is 0, white is the largest count. Brightness is logarithmic if the largest count is
-        far above the mean. A bar shows the scale unless counts are brightness in 8 bits. Vectors
-        whose largest count is far above the mean, and those with names, are shown relative to the
-        mean of every element, sorted by class.
+        Black is 0, white is the largest count. Brightness of images is logarithmic if the largest
+        count is far above the mean. A bar shows the scale, except of images whose counts are
+        brightness in 8 bits. Vectors whose largest count is far above the mean, and those whose
+        elements have names, are shown relative to the mean of every element, sorted by class.
 
         Args:
             samples: `samples` [n, *shape], and `classes` [n] of conditional models.
@@ -249,7 +249,8 @@ class CountDraw(Draw):
             picture.info["Description"] = RELATIVE_DESCRIPTION
             return picture
         if counts.ndim == 2:
-            picture = add_scale(heat_map(counts, max_count, logarithmic), max_count, logarithmic)
+            picture = heat_map(counts, max_count, logarithmic=False)
+            picture = add_scale(picture, max_count, logarithmic=False)
             picture.info["Description"] = (
                 "A row is a sample, or one of its states in turn; a column is an element."
             )

@@ -138,8 +138,8 @@ class BoundedHead(ScaledHead):
     """y = h (1 - e^(-s / h)), with h = max_count - X_t and s = (1 - q) C softplus(f), q = e^-t.
 
     No more than h units can be missing. Far below h, y is that of `ScaledHead`. Near max_count it
-    falls with every unit of X_t, which a network cannot resolve where its input is scaled to the
-    data's whole range: elements that are nearly full then do not overshoot.
+    falls with every unit of X_t, even if the network's input is scaled to the whole range of the
+    data and cannot resolve single units. Elements that are nearly full then do not overshoot.
 
     References: this project; checked in tests/diffusion/test_losses.py.
 

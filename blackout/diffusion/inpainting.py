@@ -60,8 +60,8 @@ class KnownElements:
         last = int(rows.max()) if len(rows) else 0
         refuse(
             last >= len(self.x0),
-            f"sample {last} has no observed elements: there are those of samples 0 to "
-            f"{len(self.x0) - 1}",
+            f"sample {last} has no observed elements: they are given for samples 0 to "
+            f"{len(self.x0) - 1} only",
         )
         return KnownElements(self.x0[rows], self.mask[rows])
 

@@ -146,8 +146,8 @@ def relative_heat_map(
     """Draw vectors as rows, each count compared with the mean of its element.
 
     Brightness is x / (x + mean): 0 is black, the mean is grey, and far above it is white. So
-    elements of all sizes can be seen next to each other. With names at most 64 elements are shown,
-    those of the largest means.
+    elements of all sizes can be seen next to each other. With names of elements, only the 64 with
+    the largest means are shown.
 
     Args:
         counts: [B, D].

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-SCORES = {
+DESCRIPTIONS = {
     "c2st_auc": MetricDescription("0.5 is perfect", "reference"),
     "c2st_accuracy": MetricDescription("0.5 is perfect", "reference"),
     "c2st_linear_auc": MetricDescription("0.5 is perfect", "reference"),
@@ -240,7 +240,7 @@ class CountScores:
                 "seed": self._scorer.seed,
                 "reference": reference,
             },
-            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
+            "metric_descriptions": {name: asdict(score) for name, score in DESCRIPTIONS.items()},
         }
 
 
@@ -387,12 +387,12 @@ def _classifier_scores(
 
 
 def null_auc_error(number: int, num_parts: int = 1) -> float:
-    """Return the standard deviation of a mean cross-validated AUC if both sets have one law.
+    """Return the standard deviation of a mean cross-validated AUC of sets of equal distribution.
 
     The variance of an AUC whose classifier saw neither set is (2 + 1 / n) / 12 n. In
     cross-validation every pair of folds is used twice, once to train and once to test, with the
     same sign: what two folds have in common by chance counts for both. This doubles the variance.
-    Parts share the held-out counts, which a quarter of the variance of one part comes from:
+    All parts share the held-out counts, which cause a quarter of the variance of a single part:
 
         (1 + 1 / 2 n) (3 + parts) / (12 parts n).
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from blackout.random.compiled_draws import load
 from blackout.random.words import bits_at, random_bits
 
-NUM_WORDS = 65_536  # values of 16 random bits
-INT16_OFFSET = 32_768  # int16 words are -32,768..32,767
+NUM_VALUES = 65_536  # of 16 random bits
+INT16_OFFSET = 32_768  # int16 values are -32,768..32,767
 MAX_SEED = 2**63 - 1  # of the seeds of masks
 
 
@@ -51,7 +51,7 @@ class Dropout(nn.Dropout):
     @property
     def num_dropped(self) -> int:
         """Number of the 65,536 values of 16 bits for which an element is dropped."""
-        return round(NUM_WORDS * self.p) if self.training else 0
+        return round(NUM_VALUES * self.p) if self.training else 0
 
     @property
     def threshold(self) -> int:
@@ -61,14 +61,14 @@ class Dropout(nn.Dropout):
     @property
     def keep_scale(self) -> float:
         """Factor of the elements that are kept, 1 / (1 - p)."""
-        return NUM_WORDS / max(1, NUM_WORDS - self.num_dropped)
+        return NUM_VALUES / max(1, NUM_VALUES - self.num_dropped)
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop elements of x [b m, ...], with m rows per sample, and scale the others.
 
         Other numbers of rows than multiples of the samples get the same mask in all processes.
         """
-        if not 0 < self.num_dropped < NUM_WORDS:
+        if not 0 < self.num_dropped < NUM_VALUES:
             return super().forward(x)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             keep = torch.empty_like(x.detach(), dtype=torch.bool)

@@ -38,7 +38,7 @@ class PieceEncoder(nn.Module):
         std: of the pixels of the data.
 
     Raises:
-        ValueError: `item_shape` is no image's, or a size is below 1.
+        ValueError: `item_shape` is not that of an image, or a size is below 1.
 
     References: after Zhang et al. 2025, Table 8, which has no map of the pixels; checked in
     tests/permutations/test_datasets.py.
@@ -92,7 +92,7 @@ class StripEncoder(nn.Module):
         std: of the pixels of the data.
 
     Raises:
-        ValueError: `item_shape` is no image's or cannot be divided, or a size is below 1.
+        ValueError: `item_shape` is not that of an image or cannot be divided, or a size is below 1.
 
     References: after Zhang et al. 2025, Table 10; checked in tests/permutations/test_datasets.py.
     """
@@ -351,7 +351,7 @@ def image_shape(shape: Sequence[int], encoder: str) -> tuple[int, int, int]:
     """Return channels, height and width.
 
     Raises:
-        ValueError: `shape` is no image's.
+        ValueError: `shape` is not that of an image.
     """
     message = f"the {encoder} needs images of shape (C, h, w), got items of {list(shape)}"
     ensure(len(shape) == 3 and min(shape) > 0, message)

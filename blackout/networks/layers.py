@@ -40,8 +40,8 @@ def best_memory_format(
 
     This is channels_last on CPUs (measured by `python -m benchmarks.training`), and on CUDA devices
     in compiled code or from PyTorch 2.15 on. Before 2.15, CUDA's group norm returned NCHW, so that
-    every block converted back and forth; compiled code does not call it. What is said of CUDA was
-    read in PyTorch's sources and not measured.
+    every block converted back and forth; compiled code does not call it. The choice for CUDA
+    follows from PyTorch's sources and was not measured.
 
     Args:
         device: of the network.

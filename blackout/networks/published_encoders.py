@@ -60,7 +60,7 @@ class PublishedPieceEncoder(nn.Module):
         std: of the pixels of the data.
 
     Raises:
-        ValueError: `item_shape` is no image's, or a size is below 1.
+        ValueError: `item_shape` is not that of an image, or a size is below 1.
 
     References: Zhang et al. 2025, Table 8.
     """
@@ -97,14 +97,14 @@ class PublishedStripEncoder(nn.Module):
         item_shape: (C, h, w).
         features: of the result.
         channels: of the first convolution; the second has twice as many.
-        hidden: whether half of all features of the second convolution are a hidden layer, as in
-            the published table: 80 million weights for four digits. The published code has a
-            single linear map.
+        hidden: whether the convolutions are followed by an MLP with a hidden layer of half their
+            features, as in the published table: 80 million weights for four digits. The published
+            code has a single linear map.
         mean: of the pixels of the data.
         std: of the pixels of the data.
 
     Raises:
-        ValueError: `item_shape` is no image's, or a size is below 1.
+        ValueError: `item_shape` is not that of an image, or a size is below 1.
 
     References: Zhang et al. 2025, Table 10, and the published code.
     """

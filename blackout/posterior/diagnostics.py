@@ -364,8 +364,9 @@ def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     """Return the log of the mean of exp(logs) [S], and its standard error.
 
     The error is to first order (delta method); NaN for fewer than two logs. It holds where the
-    particles reach the mass. Equal logs have that of an unseen share of numbers that are 0, or
-    twice the mean; see `blackout.confidence_intervals.unseen_share`.
+    particles reach the mass. The spread of equal logs says nothing: their error allows for an
+    unseen share of numbers that are 0 or twice the mean, see
+    `blackout.confidence_intervals.unseen_share`.
 
     References: delta method; checked in tests/posterior/test_laws.py; equal logs: this project,
         checked in tests/posterior/test_parts.py.

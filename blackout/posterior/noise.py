@@ -117,7 +117,7 @@ class Constraint(NamedTuple):
 
 POSITIVE = Constraint("be positive and finite", lambda value: (value > 0) & (value < math.inf))
 NOT_NEGATIVE = Constraint(
-    "not be negative and be finite", lambda value: (value >= 0) & (value < math.inf)
+    "be at least 0 and finite", lambda value: (value >= 0) & (value < math.inf)
 )
 PROBABILITY = Constraint("be above 0 and at most 1", lambda value: (value > 0) & (value <= 1))
 FINITE = Constraint("be finite", torch.isfinite)

@@ -200,8 +200,8 @@ class PosteriorOutputs:
         """Write posterior.csv: a row for the total, and for every element, of each measurement.
 
         Its columns are mean, standard deviation and quantiles of the samples, and the truth where
-        it is known. Elements are called as in the training data, or by their indices. Of many
-        elements the first measurements are written that fit.
+        it is known. Elements have their names in the training data, or their indices. Only the
+        first measurements are written if all would need more than `MAX_TABLE_ROWS` rows.
         """
         data = self._draw.model.config.get("data", {})
         names = data.get("features") or ()

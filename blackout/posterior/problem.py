@@ -94,16 +94,7 @@ class Prior:
 
         Its network evaluations are counted by this prior, too.
         """
-        return Prior(
-            self.denoiser,
-            self.process,
-            self.shape,
-            kernel,
-            self.mean,
-            self.times,
-            self.steps_per_logit,
-            self.device,
-        )
+        return replace(self, kernel=kernel)
 
     @property
     def evaluations(self) -> int:

@@ -9,7 +9,7 @@ from blackout.random import streams
 from blackout.random.streams import GOLDEN_GAMMA, mix_, signed
 
 MIN_COMPILED_WORDS = 16_384  # below this, PyTorch takes no longer than numba
-BITS_PER_WORD = 4  # numbers of 16 bits in a word of 64
+INT16_PER_WORD = 4  # a word has 64 bits
 
 
 def random_words(seed: int, first: Tensor, size: int) -> Tensor:
@@ -47,9 +47,9 @@ def random_bits(seed: int, first: Tensor, size: int) -> Tensor:
     Returns:
         int16 [n, size].
     """
-    shift = first % BITS_PER_WORD
-    num_words = -(-(size + int(shift.max())) // BITS_PER_WORD)
-    bits = random_words(seed, first // BITS_PER_WORD, num_words).view(torch.int16)
+    shift = first % INT16_PER_WORD
+    num_words = -(-(size + int(shift.max())) // INT16_PER_WORD)
+    bits = random_words(seed, first // INT16_PER_WORD, num_words).view(torch.int16)
     if not shift.any():
         return bits[:, :size]
     return bits.gather(1, shift[:, None] + torch.arange(size))

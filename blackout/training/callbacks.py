@@ -341,7 +341,7 @@ class Scores(StepCallback):
         if self._scores or self.missing:
             return
         assert isinstance(pl_module, TrainingModule)
-        no_samples = torch.arange(0)
+        no_samples = torch.arange(0)  # checks the number of steps only
         pl_module.model.validation_batches(no_samples, self.seed, self.num_steps_between)
         source = trainer.datamodule.source  # type: ignore[attr-defined]
         device = trainer.strategy.root_device

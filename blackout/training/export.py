@@ -323,8 +323,9 @@ def load_trained(
                 raise UserError(f"{path}: weight {name} is not finite; the model cannot be used")
         check_components(description.get("family"), "family", trusted)
 
-        # 2. Build the model. A stranger's numbers can make this fail with any error, and ask for
-        # any memory; an error of a trusted component keeps its traceback.
+        # 2. Build the model. The description may come from anyone: building can fail with any
+        # error, and ask for any amount of memory. An error of a trusted component keeps its
+        # traceback.
         problem = "the model of its description cannot be built"
         building = nullcontext() if trusted else reading(path, problem)
         with building, limit_memory(available_memory()):

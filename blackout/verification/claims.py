@@ -250,7 +250,7 @@ CLAIMS: Mapping[str, Sequence[Callable[[], Iterator[Study]]]] = {
 
 
 def studies(processes: Sequence[str] = ()) -> Iterator[Study]:
-    """Yield the studies of some processes, by their names in `CLAIMS`; of all without a name."""
+    """Yield the studies of some processes, by their names in `CLAIMS`; of all if none is named."""
     for process in processes or CLAIMS:
         for make_studies in CLAIMS[process]:
             yield from make_studies()
@@ -272,7 +272,7 @@ def check_draws(subject: Subject, kernel: str, n: int = NUM_DRAWS) -> tuple[str,
         What was tested, and the smallest p-value.
     """
     p_values = subject.p_values(kernel, n)
-    label = f"{subject.process_name}, {subject.name}, {kernel}: least p of {len(p_values)}"
+    label = f"{subject.process_name}, {subject.name}, {kernel}: smallest p of {len(p_values)}"
     return label, min(p_values)
 
 

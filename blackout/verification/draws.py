@@ -39,7 +39,7 @@ from blackout.verification.toys import Array, JumpToy, Toy
 # (toy, t) -> E[statistic | X_t], [states ** elements, elements, K]
 ExactMean: TypeAlias = Callable[[JumpToy, float], Array]
 
-MIN_P_VALUE = 1e-6  # a hundred tests of right draws have a smaller one in one run of 10,000
+MIN_P_VALUE = 1e-6  # in one of 10,000 runs, a hundred tests of correct draws have a smaller one
 MIN_EXPECTED_COUNT = 5  # of a cell in a chi-square test; rarer states share one cell
 MIN_CELL = 1e-9  # expected count below which a cell is left out
 

@@ -281,7 +281,7 @@ def tau_leap(toy: JumpToy, s: float, t: float) -> Array:
 def tau_leap_of_rates(toy: JumpToy, s: float, t: float) -> Array:
     """Return a leap at the reverse rates of time t, also to s = 0.
 
-    So does a kernel whose prediction has rates alone.
+    A kernel takes this step if its prediction consists of rates only.
 
     References: Campbell et al. 2022, section 4.3.
     """

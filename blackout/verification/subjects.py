@@ -199,7 +199,7 @@ def pure_death_subject(toy: Toy, kernels: Mapping[str, Kernel]) -> Subject:
 
 
 def finite_subject(process_name: str, data_name: str, p0: Array, pair: ProcessPair) -> Subject:
-    """Return a finite process, of which the distribution of X_0 is predicted.
+    """Return a finite process, whose denoiser predicts the distribution of X_0.
 
     A chain in discrete time has no rates, and therefore no leaps.
 

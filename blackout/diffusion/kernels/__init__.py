@@ -15,7 +15,7 @@ For the other processes:
     LevelBridge             X_0 from its distribution, then the bridge     1      exact, 1 element
     BirthDeathBridge        the predicted pair rounded, then the bridge    1      order 1
     TauLeap                 all reverse jumps at constant rates            1      order 1
-    EulerStep               at most one jump, rate (t - s) its probability 1      order 1
+    EulerStep               at most one jump, of probability rate (t - s)  1      order 1
 """
 
 from blackout.diffusion.kernels.base import Kernel, ReverseStep, StatefulKernel

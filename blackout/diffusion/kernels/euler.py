@@ -22,8 +22,8 @@ class EulerStep:
 
     First order in the step; elements jump independently, each at most once. Where the
     probabilities of an element's jumps sum to more than 1 they are normalised. Of ordered
-    processes, as counts, several jumps add up: their Euler step is `TauLeap`. So is the last step,
-    to s = 0, which draws X_0 itself from a distribution head.
+    processes, such as counts, several jumps add up: their step is that of `TauLeap`. The same holds
+    for the last step, to s = 0, which draws X_0 itself from a distribution head.
 
     References: Lou et al. 2024, section 4.1; Chu et al. 2025, appendix C.3.
     """
