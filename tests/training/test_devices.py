@@ -13,6 +13,7 @@ from blackout.cli.build_trainer import check_batch_size, unused_devices
 from blackout.config.settings import configure_libraries
 from blackout.errors import UserError
 from blackout.preemption import signals
+from blackout.training.data_module import check_sharding
 from blackout.training.lightning_module import StepCallback
 
 
@@ -27,6 +28,12 @@ def test_a_batch_that_processes_cannot_share_is_refused_with_the_nearest(
     with pytest.raises(UserError, match=f"got {batch_size}; nearest: {nearest}$"):
         check_batch_size(batch_size, trainer)
     check_batch_size(batch_size * num_processes, trainer)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, -130])
+def test_a_batch_without_samples_is_refused_with_the_smallest_possible(batch_size: int) -> None:
+    with pytest.raises(ValueError, match=f"got {batch_size}; nearest: 4$"):
+        check_sharding(batch_size, 0, 4)
 
 
 def test_gpus_that_a_run_does_not_use_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
