@@ -247,11 +247,9 @@ def repeat_rows(rows: Tensor, n: int) -> Tensor:
 
     A single row is returned as it is, and broadcasts.
     """
-    if len(rows) == 1:
+    if len(rows) in (1, n):
         return rows
-    if len(rows) >= n:
-        return rows[:n]
-    return rows.repeat(n // len(rows), *[1] * (rows.ndim - 1))
+    return rows[torch.arange(n, device=rows.device) % len(rows)]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ from blackout.posterior.diagnostics import (
     rank_discrepancies,
     rank_p_value,
 )
+from blackout.posterior.problem import repeat_rows
 from blackout.posterior.split_gibbs import Coupling, colour_forests, find_possible_state, make_step
 from blackout.random import SampleStreams
 from blackout.verification.draws import p_value
@@ -386,6 +387,13 @@ def test_chains_are_judged_as_by_arviz(name):
     assert (r_hat(chains), ess_bulk(chains), ess_tail(chains)) == pytest.approx(
         ARVIZ[name], rel=1e-6
     )
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6])
+def test_rows_repeat_to_any_number(n):
+    rows = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    assert torch.equal(repeat_rows(rows, n), torch.stack([rows[r % 3] for r in range(n)]))
+    assert torch.equal(repeat_rows(rows[:1], n), rows[:1])
 
 
 def test_equal_evidence_has_an_error():
