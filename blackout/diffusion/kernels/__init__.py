@@ -8,7 +8,7 @@ fraction; NFE are network evaluations per step.
     PosteriorBridge         X_0 from its distribution, then the bridge     1      exact, 1 element
     Trapezoidal             theta-trapezoidal, mean-preserving             2      order 2
     PosteriorTrapezoidal    the same for distributions, by exact bridges   2      order 2
-    MultistepLeap           Poisson leaps extrapolated from the last step  1      order 2
+    MultistepLeap           Poisson leaps extrapolated from the last step  1      order 1 to 1.7
 
 For the other processes:
 
