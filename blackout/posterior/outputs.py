@@ -392,9 +392,7 @@ class PosteriorOutputs:
         limits = torch.full((len(self.rows),), math.inf, dtype=torch.float64)
         for m, rows in enumerate(self.rows):
             if len(rows) > 1 and num_sweeps >= diagnostics.MIN_CHAIN_LENGTH:
-                limit = diagnostics.r_hat_limit(
-                    len(rows), num_sweeps, num_statistics, R_HAT_LEVEL
-                )
+                limit = diagnostics.r_hat_limit(len(rows), num_sweeps, num_statistics, R_HAT_LEVEL)
                 limits[m] = max(MIN_R_HAT_LIMIT, limit)
         return limits
 
