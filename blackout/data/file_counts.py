@@ -125,7 +125,9 @@ def read_table(
     # 1. Find counts and columns of observations.
     names = contents.arrays.keys()
     dropped = (names - (set(map(str, layout.columns)) or names)) | set(map(str, layout.exclude))
-    used = {*metadata, layout.mask or COUNTS}
+    used = set(metadata)
+    if layout.mask not in (None, FINITE):
+        used.add(layout.mask)
     if contents.is_table:
         name, matrix, columns, features = _find_table_counts(contents, used, dropped)
     else:

@@ -30,7 +30,7 @@ from blackout.data.file_counts import (
     select_columns,
 )
 from blackout.data.findings import findings
-from blackout.data.formats import COUNTS, FileContents, read_file
+from blackout.data.formats import FileContents, read_file
 from blackout.data.labels import (
     DEFAULT_BINS,
     Classes,
@@ -213,7 +213,9 @@ def counts(  # noqa: PLR0913 - built from YAML
             inspected = table.counts
             if not label_columns:
                 metadata = {*metadata, "labels"}
-            used = {*metadata, mask or COUNTS, COUNTS, table.name}
+            used = {*metadata, table.name}
+            if mask is not None:
+                used.add(mask)
             name_unused(contents, used, set(map(str, layout.exclude)))
 
             # 3. The class and the levels of covariates of every sample.

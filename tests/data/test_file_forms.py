@@ -259,6 +259,12 @@ def test_an_index_of_pandas_is_no_element_and_other_columns_are_named(tmp_path: 
 # --- settings and arrays that a file does not use
 
 
+def test_a_column_called_counts_or_finite_is_an_element(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", table(head="counts,finite,c,d,e,f"))
+    assert check(path, MATRIX).features == ("counts", "finite", "c", "d", "e", "f")
+    check(path, MATRIX, mask="finite")
+
+
 def test_settings_that_a_form_does_not_use_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", table(head="a,b,c,d,e,f"))
     for settings, word in (
