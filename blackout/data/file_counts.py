@@ -18,6 +18,7 @@ from blackout.data.count_statistics import is_underdispersed
 from blackout.data.findings import Finding, Note
 from blackout.data.formats import (
     COUNTS,
+    SHADOWED_COLUMN,
     FileContents,
     LazySparseMatrix,
     arrange_axes,
@@ -109,9 +110,12 @@ def encode_sequences(
         row, place = np.argwhere(is_unknown)[0]
         location = f"{words[row][place]!r} at place {place} of row {row}"
         raise UserError(f"{path}: {location} is not one of letters={letters}")
-    others = {name: values for name, values in contents.arrays.items() if name != column}
-    arrays = {COUNTS: order[position].astype(np.uint8), **others}
-    return replace(contents, arrays=arrays, is_table=False)
+    arrays = {name: values for name, values in contents.arrays.items() if name != column}
+    unread = dict(contents.unread)
+    if COUNTS in arrays:
+        unread[COUNTS] = SHADOWED_COLUMN
+    arrays[COUNTS] = order[position].astype(np.uint8)
+    return replace(contents, arrays=arrays, unread=unread, is_table=False)
 
 
 def read_table(

@@ -265,6 +265,19 @@ def test_a_column_called_counts_or_finite_is_an_element(tmp_path: Path) -> None:
     check(path, MATRIX, mask="finite")
 
 
+def test_a_column_called_counts_does_not_replace_sequences_or_a_matrix(tmp_path: Path) -> None:
+    rows = [["ACGT", 7], ["TTGA", 8]] * 30
+    letters = [[0, 1, 2, 3], [3, 3, 2, 0]] * 30
+    path = write(tmp_path / "x.csv", table(rows, "seq,counts"))
+    check(path, letters, "counts (a column with the name of the counts", sequences="seq")
+    anndata = pytest.importorskip("anndata")
+    pandas = pytest.importorskip("pandas")
+    cells = pandas.DataFrame({"counts": np.arange(60)}, index=[f"c{k}" for k in range(60)])
+    with pandas.option_context("future.infer_string", False):
+        anndata.AnnData(MATRIX.astype(float), obs=cells).write_h5ad(tmp_path / "x.h5ad")
+    check(tmp_path / "x.h5ad", MATRIX, "obs/counts (a column with the name of the counts")
+
+
 def test_settings_that_a_form_does_not_use_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", table(head="a,b,c,d,e,f"))
     for settings, word in (
