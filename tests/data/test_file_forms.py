@@ -140,6 +140,14 @@ def test_names_of_axes_in_hdf5_and_zarr_are_used(tmp_path: Path) -> None:
     made = group.create_array if hasattr(group, "create_array") else group.create_dataset
     made("counts", data=array).attrs["_ARRAY_DIMENSIONS"] = ["y", "x", "time"]
     check(tmp_path / "x.zarr", FRAMES, "time samples")
+    axes = ["y", "x", "t"]
+    for version, ome_axes in (("0.3", axes), ("0.4", [{"name": name} for name in axes])):
+        path = tmp_path / f"{version}.zarr"
+        group = zarr.open(str(path), mode="w")
+        made = group.create_array if hasattr(group, "create_array") else group.create_dataset
+        made("0", data=array)
+        group.attrs["multiscales"] = [{"version": version, "axes": ome_axes}]
+        check(path, FRAMES, "t samples")
 
 
 def test_frames_are_in_natural_order_and_what_a_tiff_says_besides_is_named(tmp_path: Path) -> None:

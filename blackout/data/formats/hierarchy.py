@@ -103,7 +103,9 @@ def _axis_names(nodes: Mapping[str, Any], place: str) -> list[str]:
         parent = nodes.get(place.rpartition("/")[0])
         attributes = {} if parent is None else dict(parent.attrs)
         images = attributes.get("ome", attributes).get("multiscales") or [{}]
-        names = [axis["name"] for axis in images[0].get("axes", ())]
+        axes = images[0].get("axes", ())
+        # until version 0.3 of OME-Zarr an axis is its name alone
+        names = [axis if isinstance(axis, str) else axis["name"] for axis in axes]
     return [decode_text(name) for name in names]
 
 
