@@ -18,7 +18,6 @@ from blackout.data.count_statistics import is_underdispersed
 from blackout.data.findings import Finding, Note
 from blackout.data.formats import (
     COUNTS,
-    SHADOWED_COLUMN,
     FileContents,
     LazySparseMatrix,
     arrange_axes,
@@ -29,6 +28,7 @@ from blackout.data.formats import (
     sample_shape,
     to_counts,
 )
+from blackout.data.formats.contents import SHADOWED_COLUMN
 from blackout.data.labels import TOTAL, format_names
 from blackout.data.missing import FINITE, mask_missing
 from blackout.data.on_disk import DiskCounts, FileArray, pack_rows, scan_rows, stays_on_disk
@@ -155,7 +155,7 @@ def read_table(
     stays = stays_on_disk(tuple(matrix.shape), matrix.dtype.itemsize, layout.in_memory)
     if isinstance(matrix, LazySparseMatrix) and not stays:
         matrix = matrix[:]
-    # columns of observations are no elements
+    # columns that are no elements need not be excluded
     others = {*columns, *contents.unread} if contents.is_table else set()
     exclude = [column for column in layout.exclude if str(column) not in others]
     matrix, features = select_columns(matrix, features, layout.columns, exclude, stays)
@@ -236,7 +236,8 @@ class Arrangement:
         """Return columns whose mask has its axes, and tiles, in the order of counts.
 
         Raises:
-            ValueError: the mask lies in another file, where its axes have no names.
+            ValueError: tiles are cut, or the mask lies in another file, where its axes have no
+                names.
         """
         if mask in (None, FINITE) or (self._axes is None and self._tile is None):
             return columns
@@ -266,10 +267,11 @@ class Arrangement:
 
 
 def _name_axes(name: str, contents: FileContents, layout: FileLayout) -> None:
-    """Warn what the axes of an array were taken for, and about elements of one name.
+    """Warn how the axes of an array were read, and about elements with the same name.
 
     Warns:
-        Note: axes in another order than that of counts, or with unknown names.
+        Note: axes in another order than that of counts, or with unknown names; elements with the
+            same name.
     """
     names = contents.axis_names.get(name, ())
     axes = contents.axes.get(name)
@@ -299,10 +301,10 @@ def check_stored_numbers(name: str, contents: FileContents, units: Units) -> Non
 
 
 def _mask_no_data(name: str, matrix: Any, contents: FileContents, layout: FileLayout) -> Any:
-    """Return counts with NaN where the file's number for missing entries is.
+    """Replace the number by which the file marks missing entries by NaN.
 
     Raises:
-        ValueError: there are such entries, and missing ones are not allowed for.
+        ValueError: there are such entries, and the mask is not "finite".
     """
     if name not in contents.no_data:
         return matrix
@@ -530,8 +532,6 @@ def _from_units(values: Any, observed: Tensor | None, offset: int, gain: int) ->
         message = f"{value} is not {offset} plus a multiple of {gain}"
         raise ValueError(f"{message}: dataset.offset or dataset.gain is wrong")
     return (difference // gain).astype(values.dtype)
-
-
 
 
 def format_array_names(arrays: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ from blackout.data.labels import (
     DEFAULT_BINS,
     Classes,
     Level,
+    drop_unit_axes,
     get_column,
     make_classes,
     make_levels,
@@ -362,9 +363,7 @@ def _read_classes(
 def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
-    array = np.asarray(array)
-    if array.ndim > 1 and array.size == len(array):
-        array = array.reshape(-1)  # [N, 1]
+    array = drop_unit_axes(np.asarray(array))
     ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
     largest = int(array.max(initial=0))
     max_classes = max(MAX_LABEL_COUNTS, len(array))

@@ -7,13 +7,7 @@ files and tables of text need no further library; the others are optional (`pip 
 
 from blackout.data.formats.anndata_files import write_h5ad
 from blackout.data.formats.axes import AXES, arrange_axes, check_axes, describe_axes
-from blackout.data.formats.contents import (
-    COUNTS,
-    MISSING_WORDS,
-    SHADOWED_COLUMN,
-    FileContents,
-    is_number,
-)
+from blackout.data.formats.contents import COUNTS, MISSING_WORDS, FileContents, is_number
 from blackout.data.formats.lazy import LazySparseMatrix
 from blackout.data.formats.numpy_files import load_array, load_arrays
 from blackout.data.formats.reader import read_file
@@ -30,7 +24,6 @@ __all__ = [
     "AXES",
     "COUNTS",
     "MISSING_WORDS",
-    "SHADOWED_COLUMN",
     "FileContents",
     "LazySparseMatrix",
     "arrange_axes",

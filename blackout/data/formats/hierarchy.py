@@ -13,7 +13,7 @@ from blackout.data.formats.anndata_files import read_anndata
 from blackout.data.formats.axes import named_axes
 from blackout.data.formats.contents import COUNTS, FileContents, decode_text, quote_names
 from blackout.data.formats.lazy import LazyArray
-from blackout.data.formats.tenx import find_tenx_group, read_tenx_hdf5
+from blackout.data.formats.tenx import find_tenx_matrices, read_tenx_hdf5
 from blackout.errors import UserError
 
 # attributes by which other programs convert stored numbers, and their values where they are absent
@@ -50,7 +50,7 @@ def read_hierarchy(
     if path.suffix.lower() == ".h5ad":
         message = "there is no table `obs`; save the file again with a recent anndata"
         raise UserError(f"{path}: {message}")
-    matrices = find_tenx_group(nodes)
+    matrices = find_tenx_matrices(nodes)
     if matrices and layer not in arrays:
         return read_tenx_hdf5(path, arrays, matrices, layer)
     if layer is not None and layer not in arrays:

@@ -188,9 +188,9 @@ def _read_series(series: Any) -> _Series:
         notes.append(PHOTOMETRIC_NOTES[int(keyframe.photometric)])
     no_data = float(keyframe.nodata) if NODATA_TAG in keyframe.tags else None
     sizes = zip(series.axes, pixels.shape, strict=True)
-    kept = [(axis, size) for axis, size in sizes if size > 1 or axis in IMAGE_AXES]
-    axes = "".join(axis for axis, _ in kept)
-    pixels = pixels.reshape([size for _, size in kept])
+    dimensions = [(axis, size) for axis, size in sizes if size > 1 or axis in IMAGE_AXES]
+    axes = "".join(axis for axis, _ in dimensions)
+    pixels = pixels.reshape([size for _, size in dimensions])
     return _Series(pixels, axes, tuple(notes), no_data)
 
 
