@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import logging
 import shlex
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import torch
 from blackout.cli.inspect import main
 from blackout.data import counts
 from blackout.data.findings import Finding, Note, findings
-from blackout.data.formats import read_file
+from blackout.data.formats import read_file, tiff
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)
@@ -169,6 +170,23 @@ def test_frames_are_in_natural_order_and_what_a_tiff_says_besides_is_named(tmp_p
     tifffile.imwrite(tmp_path / "x.tif", FRAMES, imagej=True)
     content = (tmp_path / "x.tif").read_bytes()
     refused(write(tmp_path / "half.tif", content[: len(content) // 2]), "the file is damaged")
+
+
+def test_a_warning_of_tifffile_about_any_file_of_a_folder_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    for k in range(3):
+        tifffile.imwrite(tmp_path / f"{k}.tif", FRAMES[k])
+
+    def read_series(series: Any) -> Any:
+        if np.array_equal(series.asarray(), FRAMES[1]):
+            logging.getLogger("tifffile").warning("an odd tag")
+        return original(series)
+
+    original = tiff._read_series
+    monkeypatch.setattr(tiff, "_read_series", read_series)
+    assert read_file(tmp_path).warnings == ("1.tif: tifffile: an odd tag",)
 
 
 def test_a_large_image_is_cut_into_tiles(tmp_path: Path) -> None:
