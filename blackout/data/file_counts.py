@@ -28,6 +28,7 @@ from blackout.data.formats import (
     sample_shape,
     to_counts,
 )
+from blackout.data.formats.contents import SHADOWED_COLUMN
 from blackout.data.labels import TOTAL, format_names
 from blackout.data.missing import FINITE, mask_missing
 from blackout.data.on_disk import DiskCounts, FileArray, pack_rows, scan_rows, stays_on_disk
@@ -109,9 +110,12 @@ def encode_sequences(
         row, place = np.argwhere(is_unknown)[0]
         location = f"{words[row][place]!r} at place {place} of row {row}"
         raise UserError(f"{path}: {location} is not one of letters={letters}")
-    others = {name: values for name, values in contents.arrays.items() if name != column}
-    arrays = {COUNTS: order[position].astype(np.uint8), **others}
-    return replace(contents, arrays=arrays, is_table=False)
+    arrays = {name: values for name, values in contents.arrays.items() if name != column}
+    unread = dict(contents.unread)
+    if COUNTS in arrays:
+        unread[COUNTS] = SHADOWED_COLUMN
+    arrays[COUNTS] = order[position].astype(np.uint8)
+    return replace(contents, arrays=arrays, unread=unread, is_table=False)
 
 
 def read_table(
@@ -125,7 +129,9 @@ def read_table(
     # 1. Find counts and columns of observations.
     names = contents.arrays.keys()
     dropped = (names - (set(map(str, layout.columns)) or names)) | set(map(str, layout.exclude))
-    used = {*metadata, layout.mask or COUNTS}
+    used = set(metadata)
+    if layout.mask not in (None, FINITE):
+        used.add(layout.mask)
     if contents.is_table:
         name, matrix, columns, features = _find_table_counts(contents, used, dropped)
     else:
@@ -149,7 +155,7 @@ def read_table(
     stays = stays_on_disk(tuple(matrix.shape), matrix.dtype.itemsize, layout.in_memory)
     if isinstance(matrix, LazySparseMatrix) and not stays:
         matrix = matrix[:]
-    # columns of observations are no elements
+    # columns that are no elements need not be excluded
     others = {*columns, *contents.unread} if contents.is_table else set()
     exclude = [column for column in layout.exclude if str(column) not in others]
     matrix, features = select_columns(matrix, features, layout.columns, exclude, stays)
@@ -230,7 +236,8 @@ class Arrangement:
         """Return columns whose mask has its axes, and tiles, in the order of counts.
 
         Raises:
-            ValueError: the mask lies in another file, where its axes have no names.
+            ValueError: tiles are cut, or the mask lies in another file, where its axes have no
+                names.
         """
         if mask in (None, FINITE) or (self._axes is None and self._tile is None):
             return columns
@@ -260,10 +267,11 @@ class Arrangement:
 
 
 def _name_axes(name: str, contents: FileContents, layout: FileLayout) -> None:
-    """Warn what the axes of an array were taken for, and about elements of one name.
+    """Warn how the axes of an array were read, and about elements with the same name.
 
     Warns:
-        Note: axes in another order than that of counts, or with unknown names.
+        Note: axes in another order than that of counts, or with unknown names; elements with the
+            same name.
     """
     names = contents.axis_names.get(name, ())
     axes = contents.axes.get(name)
@@ -293,10 +301,10 @@ def check_stored_numbers(name: str, contents: FileContents, units: Units) -> Non
 
 
 def _mask_no_data(name: str, matrix: Any, contents: FileContents, layout: FileLayout) -> Any:
-    """Return counts with NaN where the file's number for missing entries is.
+    """Replace the number by which the file marks missing entries by NaN.
 
     Raises:
-        ValueError: there are such entries, and missing ones are not allowed for.
+        ValueError: there are such entries, and the mask is not "finite".
     """
     if name not in contents.no_data:
         return matrix
@@ -524,8 +532,6 @@ def _from_units(values: Any, observed: Tensor | None, offset: int, gain: int) ->
         message = f"{value} is not {offset} plus a multiple of {gain}"
         raise ValueError(f"{message}: dataset.offset or dataset.gain is wrong")
     return (difference // gain).astype(values.dtype)
-
-
 
 
 def format_array_names(arrays: Mapping[str, Any]) -> str:

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from blackout.data.formats.axes import arrange_axes, named_axes
-from blackout.data.labels import DEFAULT_BINS, TOTAL, Classes, format_names, make_classes
+from blackout.data.labels import (
+    DEFAULT_BINS,
+    TOTAL,
+    Classes,
+    drop_unit_axes,
+    format_names,
+    make_classes,
+)
 from blackout.errors import ensure
 
 Array = npt.NDArray[Any]
@@ -98,10 +105,8 @@ def read_classes(labels: Any, data: ArrayData) -> Classes:
         labels = data.columns[labels]
     if isinstance(labels, Tensor):
         labels = labels.cpu()
-    array = _to_text(np.asarray(labels))
+    array = drop_unit_axes(_to_text(np.asarray(labels)))
     num_samples = data.counts.shape[0]
-    if array.ndim > 1 and array.size == len(array):
-        array = array.reshape(-1)
     message = f"one label per sample is needed, [{num_samples}], got {list(array.shape)}"
     ensure(array.shape == (num_samples,), message)
     if array.dtype.kind in "iub" and name == LABELS:

@@ -140,10 +140,8 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
     """
     found = ", ".join(map(repr, columns)) or "none"
     ensure(name in columns, f"there is no column {name!r}, found {found}")
-    column = np.asarray(columns[name])
+    column = drop_unit_axes(np.asarray(columns[name]))
     num_samples = len(columns[TOTAL])
-    if column.ndim > 1 and column.size == len(column):
-        column = column.reshape(-1)  # [N, 1], as of simulated showers
     message = f"one label per sample is needed, [{num_samples}], got {list(column.shape)}"
     ensure(column.shape == (num_samples,), message)
     is_supported = column.dtype.kind in "iufbU"
@@ -157,6 +155,13 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
         advice = "fill in a word such as unknown, or leave these samples out"
         raise ValueError(f"{message}, the first in sample {int(is_missing.argmax())}; {advice}")
     return column
+
+
+def drop_unit_axes(labels: Array) -> Array:
+    """Return labels [N, 1, ...], as of simulated showers, as [N]; other shapes as they are."""
+    if labels.ndim > 1 and labels.size == len(labels):
+        return labels.reshape(-1)
+    return labels
 
 
 def format_names(names: Sequence[str]) -> str:

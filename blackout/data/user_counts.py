@@ -30,11 +30,12 @@ from blackout.data.file_counts import (
     select_columns,
 )
 from blackout.data.findings import findings
-from blackout.data.formats import COUNTS, FileContents, read_file
+from blackout.data.formats import FileContents, read_file
 from blackout.data.labels import (
     DEFAULT_BINS,
     Classes,
     Level,
+    drop_unit_axes,
     get_column,
     make_classes,
     make_levels,
@@ -213,7 +214,9 @@ def counts(  # noqa: PLR0913 - built from YAML
             inspected = table.counts
             if not label_columns:
                 metadata = {*metadata, "labels"}
-            used = {*metadata, mask or COUNTS, COUNTS, table.name}
+            used = {*metadata, table.name}
+            if mask is not None:
+                used.add(mask)
             name_unused(contents, used, set(map(str, layout.exclude)))
 
             # 3. The class and the levels of covariates of every sample.
@@ -360,9 +363,7 @@ def _read_classes(
 def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
-    array = np.asarray(array)
-    if array.ndim > 1 and array.size == len(array):
-        array = array.reshape(-1)  # [N, 1]
+    array = drop_unit_axes(np.asarray(array))
     ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
     largest = int(array.max(initial=0))
     max_classes = max(MAX_LABEL_COUNTS, len(array))

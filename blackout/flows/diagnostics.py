@@ -62,7 +62,7 @@ NUM_BOUND_STATES = 256
 NUM_EXACT_CHAINS = 2048
 EXACT_CHAINS_KEY = 12  # separates them from other uses of a seed
 
-# what errors mean, beside every estimate
+# what the errors in metrics.json do not include
 ERROR_SCOPE = "errors hold where the chains reach the mass: no check finds a mode that is narrow"
 
 # name of a problem of a draw -> a sentence that explains it

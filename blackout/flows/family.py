@@ -224,11 +224,12 @@ def _load_target(target: Target, tensors: Mapping[str, Tensor]) -> None:
     prefix = "target."
     names = [name for name in tensors if name.startswith(prefix)]
     state = {name.removeprefix(prefix): tensors[name] for name in names}
-    own_state = target.state_dict()
-    for name in state.keys() & own_state.keys():
-        dtype = own_state[name].dtype
-        is_same = state[name].dtype == dtype
-        refuse(not is_same, f"target: its tensor {name} is {state[name].dtype}, not {dtype}")
+    expected_state = target.state_dict()
+    for name in state.keys() & expected_state.keys():
+        dtype = state[name].dtype
+        expected_dtype = expected_state[name].dtype
+        message = f"target: its tensor {name} is {dtype}, not {expected_dtype}"
+        refuse(dtype != expected_dtype, message)
     try:
         target.load_state_dict(state)
     except RuntimeError as error:  # missing or unexpected names, or other shapes

@@ -321,6 +321,7 @@ def _confidence_interval(
         low, high = (math.log(end) + largest if end > 0 else -math.inf for end in scaled_ends)
     elif groups is None:
         others = _leave_one_out(w, None, quantity)[0]
+        # equal pseudo-values have no width here: `least_error` below gives them one
         pseudo_values = len(w) * estimate - (len(w) - 1) * others
         low, high = interval(pseudo_values, bounds=(estimate, estimate))
     if groups is None:

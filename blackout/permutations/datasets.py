@@ -63,7 +63,7 @@ from blackout.data.splits import (
     validation_size,
 )
 from blackout.data.torchvision_sets import NUM_VALIDATION
-from blackout.errors import UserError, ensure, refuse
+from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.files import hash_tensors
 from blackout.permutations.group import identity_like, is_permutation
 from blackout.permutations.metrics import MAX_RELEVANCE
@@ -164,7 +164,7 @@ class Puzzles(ABC):
             items: [N, n, *item_shape].
 
         Raises:
-            UserError: they are in other units.
+            ValueError: they are in other units.
         """
         return items
 
@@ -598,7 +598,8 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
     """Return the items of puzzles, [N, n, *item_shape].
 
     Raises:
-        UserError: another shape, tokens that are no permutation, or pixels far outside their range.
+        UserError: another shape, tokens that are no permutation, points in other units, or pixels
+            far outside their range.
     """
     values = finite_numbers(array, file)
     expected = (source.num_items, *source.item_shape)
@@ -615,7 +616,8 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
         return values
     are_counts = not values.is_floating_point()
     if source.kind == "points":
-        return source.convert(values).float()
+        with error_context(str(file)):
+            return source.convert(values).float()
     values = _to_float(values, file)
     if are_counts:
         values = values / source.scale

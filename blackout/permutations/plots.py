@@ -45,11 +45,13 @@ def picture(
     Bare permutations and rankings are shown as numbers, puzzles as their solutions in a grid,
     jigsaws before and after.
 
-    Args: samples: `samples` [b, n] and the `items` of the puzzles [b, n, ...]; or `samples` as
-    items in their order. With `target` or `truth`, int64 [b, n], tours are drawn over the shortest
-    ones, and wrong pieces and strips are framed. Those that equal the right ones by `ties` are not
-    wrong (see `blackout.permutations.metrics.order_scores`). data: facts of the model's data, with
-    their `kind`. columns: of the grid; None for about a square.
+    Args:
+        samples: `samples` [b, n] and the `items` of the puzzles [b, n, ...]; or `samples` as items
+            in their order. With `target` or `truth`, int64 [b, n], tours are drawn over the
+            shortest ones, and wrong pieces and strips are framed. Those that equal the right ones
+            by `ties` are not wrong (see `blackout.permutations.metrics.order_scores`).
+        data: facts of the model's data, with their `kind`.
+        columns: of the grid; None for about a square.
     """
     batch = {name: values.cpu() for name, values in samples.items()}
     kind = data.get("kind")

@@ -282,11 +282,11 @@ class Tours(Puzzles):
         """Return points of a file as they are: they must be in the unit square.
 
         Raises:
-            UserError: points outside.
+            ValueError: points outside.
         """
         low, high = (float(end) for end in items.aminmax())
         message = f"points must be in the unit square, as the model's are, not {low:g}..{high:g}"
-        refuse(low < 0 or high > 1, message)
+        ensure(low >= 0 and high <= 1, message)
         return items
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:

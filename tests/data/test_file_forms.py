@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import logging
 import shlex
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import torch
 from blackout.cli.inspect import main
 from blackout.data import counts
 from blackout.data.findings import Finding, Note, findings
-from blackout.data.formats import read_file
+from blackout.data.formats import read_file, tiff
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)
@@ -140,6 +141,14 @@ def test_names_of_axes_in_hdf5_and_zarr_are_used(tmp_path: Path) -> None:
     made = group.create_array if hasattr(group, "create_array") else group.create_dataset
     made("counts", data=array).attrs["_ARRAY_DIMENSIONS"] = ["y", "x", "time"]
     check(tmp_path / "x.zarr", FRAMES, "time samples")
+    axes = ["y", "x", "t"]
+    for version, ome_axes in (("0.3", axes), ("0.4", [{"name": name} for name in axes])):
+        path = tmp_path / f"{version}.zarr"
+        group = zarr.open(str(path), mode="w")
+        made = group.create_array if hasattr(group, "create_array") else group.create_dataset
+        made("0", data=array)
+        group.attrs["multiscales"] = [{"version": version, "axes": ome_axes}]
+        check(path, FRAMES, "t samples")
 
 
 def test_frames_are_in_natural_order_and_what_a_tiff_says_besides_is_named(tmp_path: Path) -> None:
@@ -161,6 +170,23 @@ def test_frames_are_in_natural_order_and_what_a_tiff_says_besides_is_named(tmp_p
     tifffile.imwrite(tmp_path / "x.tif", FRAMES, imagej=True)
     content = (tmp_path / "x.tif").read_bytes()
     refused(write(tmp_path / "half.tif", content[: len(content) // 2]), "the file is damaged")
+
+
+def test_a_warning_of_tifffile_about_any_file_of_a_folder_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    for k in range(3):
+        tifffile.imwrite(tmp_path / f"{k}.tif", FRAMES[k])
+
+    def read_series(series: Any) -> Any:
+        if np.array_equal(series.asarray(), FRAMES[1]):
+            logging.getLogger("tifffile").warning("an odd tag")
+        return original(series)
+
+    original = tiff._read_series
+    monkeypatch.setattr(tiff, "_read_series", read_series)
+    assert read_file(tmp_path).warnings == ("1.tif: tifffile: an odd tag",)
 
 
 def test_a_large_image_is_cut_into_tiles(tmp_path: Path) -> None:
@@ -257,6 +283,25 @@ def test_an_index_of_pandas_is_no_element_and_other_columns_are_named(tmp_path: 
 
 
 # --- settings and arrays that a file does not use
+
+
+def test_a_column_called_counts_or_finite_is_an_element(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", table(head="counts,finite,c,d,e,f"))
+    assert check(path, MATRIX).features == ("counts", "finite", "c", "d", "e", "f")
+    check(path, MATRIX, mask="finite")
+
+
+def test_a_column_called_counts_does_not_replace_sequences_or_a_matrix(tmp_path: Path) -> None:
+    rows = [["ACGT", 7], ["TTGA", 8]] * 30
+    letters = [[0, 1, 2, 3], [3, 3, 2, 0]] * 30
+    path = write(tmp_path / "x.csv", table(rows, "seq,counts"))
+    check(path, letters, "counts (a column with the name of the counts", sequences="seq")
+    anndata = pytest.importorskip("anndata")
+    pandas = pytest.importorskip("pandas")
+    cells = pandas.DataFrame({"counts": np.arange(60)}, index=[f"c{k}" for k in range(60)])
+    with pandas.option_context("future.infer_string", False):
+        anndata.AnnData(MATRIX.astype(float), obs=cells).write_h5ad(tmp_path / "x.h5ad")
+    check(tmp_path / "x.h5ad", MATRIX, "obs/counts (a column with the name of the counts")
 
 
 def test_settings_that_a_form_does_not_use_are_refused(tmp_path: Path) -> None:

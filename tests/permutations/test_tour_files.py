@@ -44,7 +44,7 @@ def test_points_in_metres_are_scaled_into_the_unit_square(tmp_path: Path) -> Non
     np.savez(tmp_path / "metres.npz", items=metres.numpy())
     read = read_puzzles(tmp_path / "metres.npz", source)["items"]
     torch.testing.assert_close(read, frame.to_unit_square(metres))
-    with pytest.raises(UserError, match="points must be in the unit square"):
+    with pytest.raises(UserError, match=r"metres\.npz: points must be in the unit square"):
         read_puzzles(tmp_path / "metres.npz", tsp(6, held_out=2))
 
 

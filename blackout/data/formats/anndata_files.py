@@ -10,6 +10,7 @@ import numpy as np
 
 from blackout.data.formats.contents import (
     COUNTS,
+    SHADOWED_COLUMN,
     Array,
     FileContents,
     decode_text,
@@ -66,12 +67,15 @@ def read_anndata(
         table = "raw/var"
         contents.clear()  # layers have the elements of X, which are others
     contents[COUNTS] = _read_matrix(nodes, arrays, place)
+    unread = {}
     for name in map(decode_text, nodes["obs"].attrs.get("column-order", ())):
-        contents[name] = _read_column(nodes, arrays, f"obs/{name}")
+        if name == COUNTS:
+            unread[f"obs/{name}"] = SHADOWED_COLUMN
+        else:
+            contents[name] = _read_column(nodes, arrays, f"obs/{name}")
     index_name = decode_text(nodes[table].attrs["_index"])
     features = _read_column(nodes, arrays, f"{table}/{index_name}").astype(str)
     others = (*layers, RAW) if has_raw else tuple(layers)
-    unread = {}
     if has_raw and not is_raw:
         unread[RAW] = "the counts of dataset.layer=raw"
     for name in nodes:

@@ -16,6 +16,7 @@ from blackout.errors import UserError, ensure, refuse
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"  # name of the array that holds the counts
+SHADOWED_COLUMN = "a column with the name of the counts: rename it"  # why it is not used
 MAX_TEXT_LENGTH = 1000  # characters of a name, a label or any other text in a file of counts
 LIBRARY_BYTES = 1 << 30  # memory that a library may take besides the arrays it returns
 SCIENCE_EXTRA = 'pip install "blackout-diffusion[science]"'

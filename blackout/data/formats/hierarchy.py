@@ -13,7 +13,7 @@ from blackout.data.formats.anndata_files import read_anndata
 from blackout.data.formats.axes import named_axes
 from blackout.data.formats.contents import COUNTS, FileContents, decode_text, quote_names
 from blackout.data.formats.lazy import LazyArray
-from blackout.data.formats.tenx import find_tenx_group, read_tenx_hdf5
+from blackout.data.formats.tenx import find_tenx_matrices, read_tenx_hdf5
 from blackout.errors import UserError
 
 # attributes by which other programs convert stored numbers, and their values where they are absent
@@ -50,7 +50,7 @@ def read_hierarchy(
     if path.suffix.lower() == ".h5ad":
         message = "there is no table `obs`; save the file again with a recent anndata"
         raise UserError(f"{path}: {message}")
-    matrices = find_tenx_group(nodes)
+    matrices = find_tenx_matrices(nodes)
     if matrices and layer not in arrays:
         return read_tenx_hdf5(path, arrays, matrices, layer)
     if layer is not None and layer not in arrays:
@@ -103,7 +103,9 @@ def _axis_names(nodes: Mapping[str, Any], place: str) -> list[str]:
         parent = nodes.get(place.rpartition("/")[0])
         attributes = {} if parent is None else dict(parent.attrs)
         images = attributes.get("ome", attributes).get("multiscales") or [{}]
-        names = [axis["name"] for axis in images[0].get("axes", ())]
+        axes = images[0].get("axes", ())
+        # until version 0.3 of OME-Zarr an axis is its name alone
+        names = [axis if isinstance(axis, str) else axis["name"] for axis in axes]
     return [decode_text(name) for name in names]
 
 

@@ -82,7 +82,7 @@ def read_matrix_market(path: Path, layer: str | None = None) -> FileContents:
     return _make_contents(counts, names[is_selected], decode_texts(row[0] for row in barcodes))
 
 
-def find_tenx_group(nodes: Mapping[str, Any]) -> list[str]:
+def find_tenx_matrices(nodes: Mapping[str, Any]) -> list[str]:
     """Return the places of 10x's matrices in an HDF5 file: `matrix`, or a group for each genome."""
     places = []
     for place in nodes:
@@ -103,7 +103,7 @@ def read_tenx_hdf5(
     Args:
         path: of the file.
         arrays: by place.
-        places: of the matrices, see `find_tenx_group`.
+        places: of the matrices, see `find_tenx_matrices`.
         layer: feature type, or genome; None where there is one only.
 
     Raises:

@@ -64,7 +64,7 @@ def read_csv(path: Path, layer: str | None = None) -> FileContents:
     header: list[str] | None = None
     lengths = sorted({len(row) for row in rows})
     row_lengths = {len(row) for row in rows[1:]}
-    if row_lengths == {len(rows[0]) + 1} if rows else False:
+    if rows and row_lengths == {len(rows[0]) + 1}:
         header = ["", *rows[0]]  # as R's write.table leaves out the name of the row names
     else:
         found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"

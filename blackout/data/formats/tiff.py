@@ -110,6 +110,7 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
     files = sorted((f for f in visible if f.suffix.lower() in SUFFIXES), key=natural_key)
     refuse(not files, f"{path}: not a file, nor a folder of .tif files or of 10x's matrix.mtx")
     images: list[Array] = []
+    problems: list[str] = []
     first = FileContents({})
     for file in files:
         refuse(not file.is_file(), f"{file}: {'not a file' if file.exists() else 'no such file'}")
@@ -119,6 +120,7 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
         if not images:
             first = contents
         images.append(image)
+        problems += [f"{file.name}: {warning}" for warning in contents.warnings]
         check_size(path, (len(files) - len(images) + 1) * image.nbytes)
         if image.shape != images[0].shape or contents.axes != first.axes:
             raise UserError(f"{file}: {image.shape} pixels, unlike {files[0].name}")
@@ -129,6 +131,8 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
     if others:
         listed = ", ".join(others[:MAX_LISTED])
         notes.append(f"not read, as they are no .tif files: {listed}, {len(others)} in all")
+    if len(problems) > 1:
+        problems = [f"{problems[0]} (and warnings about {len(problems) - 1} more files)"]
     stack = np.stack(images)
     return replace(
         first,
@@ -136,6 +140,7 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
         axis_names={COUNTS: ("file", *first.axis_names[COUNTS])},
         axes={COUNTS: f"N{first.axes[COUNTS]}"},
         notes=tuple(notes),
+        warnings=tuple(problems),
     )
 
 
@@ -188,9 +193,9 @@ def _read_series(series: Any) -> _Series:
         notes.append(PHOTOMETRIC_NOTES[int(keyframe.photometric)])
     no_data = float(keyframe.nodata) if NODATA_TAG in keyframe.tags else None
     sizes = zip(series.axes, pixels.shape, strict=True)
-    kept = [(axis, size) for axis, size in sizes if size > 1 or axis in IMAGE_AXES]
-    axes = "".join(axis for axis, _ in kept)
-    pixels = pixels.reshape([size for _, size in kept])
+    dimensions = [(axis, size) for axis, size in sizes if size > 1 or axis in IMAGE_AXES]
+    axes = "".join(axis for axis, _ in dimensions)
+    pixels = pixels.reshape([size for _, size in dimensions])
     return _Series(pixels, axes, tuple(notes), no_data)
 
 

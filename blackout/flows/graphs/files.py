@@ -298,8 +298,8 @@ def _add_comment(settings: dict[str, str], comment: str, line: int) -> None:
     for name, value in pairs:
         name = name.lower().replace("vertices", "nodes")
         value = value.upper() if name == "vartype" else value
-        known = settings.setdefault(name, value)
-        refuse(known != value, f"line {line}: {name} is {value} here, and {known} before")
+        earlier = settings.setdefault(name, value)
+        refuse(earlier != value, f"line {line}: {name} is {value} here, and {earlier} before")
 
 
 def _is_gset(rows: Sequence[Row]) -> bool:
