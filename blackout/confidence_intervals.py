@@ -25,7 +25,7 @@ def unseen_share(n: int) -> float:
         >>> round(unseen_share(30), 3)
         0.116
     """
-    return float(-np.expm1(math.log1p(-CONFIDENCE_QUANTILE) / n))
+    return -math.expm1(math.log1p(-CONFIDENCE_QUANTILE) / n)
 
 
 def spread(x: Tensor, place: Tensor | None = None) -> float:

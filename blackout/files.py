@@ -54,6 +54,24 @@ ADDRESS_PATH = re.compile(r"([\w.+=/ -]|:\d+/)+")
 
 
 @contextmanager
+def _unfinished(path: Path, durably: bool) -> Iterator[Path]:
+    """Yield a hidden path next to `path`; a file that is still there at the end is removed.
+
+    Args:
+        path: the file to write. Its folder is made.
+        durably: whether the hidden file has the suffix of `path`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _hidden_path(path, path.suffix if durably else "")
+    try:
+        with _errors_naming(path, part):
+            yield part
+    finally:
+        # still there after an error, or if both were links to one file, which renaming leaves
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
 def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
     """Yield a hidden path next to `path`, which replaces it if the block ends without an error.
 
@@ -68,37 +86,31 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
     Raises:
         OSError: the folder cannot be made or written; `path` is unchanged then.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = _hidden_path(path, path.suffix if durably else "")
-    try:
-        with _errors_naming(path, part):
-            yield part
-            if durably:
-                _write_through(part)
-            _copy_mode(path, part)
-            os.replace(part, path)
-    finally:
-        # still there after an error, or if both were links to one file, which renaming leaves
-        part.unlink(missing_ok=True)
+    with _unfinished(path, durably) as part:
+        yield part
+        if durably:
+            _write_through(part)
+        _copy_mode(path, part)
+        os.replace(part, path)
 
 
 def _copy_mode(old: Path, new: Path) -> None:
-    """Give a new file or folder the rights of the one that it replaces, if there is one."""
-    with suppress(OSError):  # there is none, or the file system has no rights
+    """Give a new file or folder the permissions of the one that it replaces, if there is one."""
+    with suppress(OSError):  # there is none, or the file system has no permissions
         status = old.lstat()
         if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
             new.chmod(stat.S_IMODE(status.st_mode))
 
 
 def copy_privacy(source: Path, folder: Path) -> None:
-    """Take from a new folder the rights of others that they do not have to a file or folder."""
+    """Give others no more rights to a new folder than they have to a file or folder."""
     mode = stat.S_IMODE(source.stat().st_mode)
     others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
     folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))
 
 
 @contextmanager
-def creating(path: Path, durably: bool = False) -> Iterator[Path]:
+def creating(path: Path) -> Iterator[Path]:
     """Yield a hidden path, which becomes the new file `path` if the block ends without an error.
 
     Unlike `replacing` it leaves a file alone that has appeared there meanwhile. Of two writers of
@@ -106,22 +118,14 @@ def creating(path: Path, durably: bool = False) -> Iterator[Path]:
 
     Args:
         path: the file to write. Its folder is made.
-        durably: as for `replacing`.
 
     Raises:
         UserError: there is a file or link of this name.
         OSError: the folder cannot be made or written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = _hidden_path(path, path.suffix if durably else "")
-    try:
-        with _errors_naming(path, part):
-            yield part
-            if durably:
-                _write_through(part)
-            _rename_new(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with _unfinished(path, durably=False) as part:
+        yield part
+        _rename_new(part, path)
 
 
 def _rename_new(part: Path, path: Path) -> None:
@@ -131,23 +135,18 @@ def _rename_new(part: Path, path: Path) -> None:
         UserError: the name is taken.
     """
     try:
-        os.link(part, path)
+        try:
+            os.link(part, path)
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            # A file system without hard links: reserve the name, then replace the empty file.
+            path.touch(exist_ok=False)
+            os.replace(part, path)
     except FileExistsError:
         raise UserError(
             f"{path} has appeared meanwhile, and is not replaced: give another name, or remove it"
         ) from None
-    except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
-            raise
-        # A file system without hard links: reserve the name, then replace the empty file.
-        try:
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            raise UserError(
-                f"{path} has appeared meanwhile, and is not replaced: "
-                "give another name, or remove it"
-            ) from None
-        os.replace(part, path)
 
 
 def _write_through(path: Path) -> None:
@@ -237,7 +236,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             os.replace(path, old)
         os.replace(part, path)
     finally:
-        # a signal that came between the last two lines left no folder
+        # a signal that came between the two renamings left no folder
         if not os.path.lexists(path) and old.exists():
             os.replace(old, path)
         for leftover in (part, old):

@@ -91,13 +91,15 @@ def test_a_command_that_a_signal_ends_leaves_no_hidden_files(
             signal.sigtimedwait([], 5)  # a handler runs between two lines
 
     # whoever started the tests may ignore the signal, as nohup does
-    earlier = signal.signal(number, signal.SIG_DFL)
+    is_interrupt = number == signal.SIGINT
+    default = signal.default_int_handler if is_interrupt else signal.SIG_DFL  # as Python starts
+    earlier = signal.signal(number, default)
     try:
         with pytest.raises(SystemExit) as left:
             run_command(run, ArgumentParser(), [])
         assert left.value.code == 128 + number and not list(tmp_path.iterdir())
         assert len(capsys.readouterr().err.splitlines()) == 1
-        assert signal.getsignal(number) is signal.SIG_DFL
+        assert signal.getsignal(number) is default
     finally:
         signal.signal(number, earlier)
 

@@ -127,7 +127,7 @@ def _read_runs(
         try:
             scores = read_scores(run)
             settings = dict(leaves(copy_plain_values(read_settings(run), str(run))))
-            read_curves(run / "metrics.csv")
+            read_curves(run / "metrics.csv")  # refused here, before the page is written
         except (UserError, OSError) as error:
             reason = error if isinstance(error, UserError) else UserError(summary(error))
             first_error = first_error or reason
@@ -138,8 +138,8 @@ def _read_runs(
     if first_error is not None and not readable:
         raise first_error
     if first_error is not None:
-        num_odd = len(runs) - len(readable)
-        warnings.warn(f"left out {num_odd} of {len(runs)} runs: {first_error}", stacklevel=3)
+        num_unreadable = len(runs) - len(readable)
+        warnings.warn(f"left out {num_unreadable} of {len(runs)} runs: {first_error}", stacklevel=3)
     return readable, contents, all_settings
 
 

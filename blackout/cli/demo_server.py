@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from blackout.cli.local_requests import HOST, is_local_request
 from blackout.errors import UserError
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -17,8 +18,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-HOST = "127.0.0.1"
-HOST_NAMES = (HOST, "localhost")
 MAX_CONNECTIONS = 64  # at the same time; a page holds a few
 MAX_HEADER_BYTES = 1 << 16  # of a request
 MAX_BODY_BYTES = 1 << 23  # of a request; the picture that is drawn into has far less
@@ -79,9 +78,6 @@ def _limited_protocol() -> Any:
 class LocalRequests:
     """An ASGI application that passes on what a browser on this machine asks its own page for.
 
-    Another site's name can point to this machine: then the host is that name. Another site's page
-    can send a request here: then the origin is that site.
-
     Args:
         application: the ASGI application that answers.
         port: of the server, which is part of its origin.
@@ -89,7 +85,7 @@ class LocalRequests:
 
     def __init__(self, application: Application, port: int) -> None:
         self._application = application
-        self._origins = {f"http://{name}:{port}" for name in HOST_NAMES}
+        self._port = port
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request; others than those of HTTP come from the server itself."""
@@ -97,10 +93,9 @@ class LocalRequests:
             await self._application(scope, receive, send)
             return
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "").partition(":")[0]
-        origin = headers.get(b"origin")
+        host = headers.get(b"host", "")
         length = headers.get(b"content-length", "0")
-        is_local = host in HOST_NAMES and (origin is None or origin in self._origins)
+        is_local = is_local_request(host, headers.get(b"origin"), self._port)
         if scope["type"] != "http" or not is_local:
             await _answer(scope, send, FORBIDDEN)
         elif not _is_allowed_length(length):

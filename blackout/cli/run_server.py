@@ -19,12 +19,12 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from blackout.cli.curves import Curve, read_curves
+from blackout.cli.local_requests import HOST, is_local_request
 from blackout.cli.pages import POLICY, Picture, load_picture, render_page
 from blackout.cli.run_results import read_part, read_scores, read_settings, score_cards
 from blackout.errors import UserError, refuse, summary
 from blackout.safe_reading import open_regular
 
-HOST = "127.0.0.1"
 MAX_DEPTH = 5  # levels of subfolders in which runs are looked for
 REFRESH_SECONDS = 4.0  # after which the list is loaded again
 STALE_SECONDS = 300.0  # without news, a run is shown as stale
@@ -84,8 +84,8 @@ def _fill_row(row: dict[str, Any], run: Path) -> None:
     files = [path for path in (metrics, run / "config.yaml") if path.exists()]
     changed = max((path.stat().st_mtime for path in files), default=0.0)
     row["changed"] = int(changed)
-    steps = read_part(read_settings(run), "trainer").get("max_steps", 0)
-    row["steps"] = steps if isinstance(steps, int) else "?"
+    max_steps = read_part(read_settings(run), "trainer").get("max_steps", 0)
+    row["steps"] = max_steps if isinstance(max_steps, int) else "?"
     scores = read_scores(run).get("metrics.json", {})
     curves = _read_curves(metrics, changed)
     row["step"] = max((steps[-1] for steps, _ in curves.values()), default=0)
@@ -182,12 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the list or with a report."""
-        # another site's name can point to this machine, and its pages can send requests to it
-        hosts = (HOST, "localhost")
-        host = self.headers.get("Host", "").partition(":")[0]
-        origin = self.headers.get("Origin")
-        own_origins = [f"http://{name}:{self.server.server_port}" for name in hosts]
-        if host not in hosts or origin not in (None, *own_origins):
+        host = self.headers.get("Host", "")
+        if not is_local_request(host, self.headers.get("Origin"), self.server.server_port):
             return self.send_error(HTTPStatus.FORBIDDEN)
         content = None
         with suppress(OSError, UserError):  # a run that was removed, or a page that cannot be read

@@ -133,7 +133,7 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         trajectory = Trajectory(config["shown"])
     with shared_folder(folders, results_key) as out:
         # 4. Draw in batches, each of which is kept on disk until all are drawn.
-        machine_key = bits_key(samples_key, model, batch_size, config["compile"])
+        machine_key = bits_key(samples_key, model, batch_size, config["compile"], config["tf32"])
         kept = out / f".drawn-{machine_key}{PART}.batches"
         parts = my_batches(indices, batch_size)
         batches = partial(resume_or_draw_batches, draw, parts, config["seed"], batch_size, kept)
@@ -186,10 +186,10 @@ def parse_indices(config: Mapping[str, Any]) -> Tensor | None:
     return torch.tensor(indices, dtype=torch.int64)
 
 
-def bits_key(samples_key: str, model: Model, batch_size: int, compiled: bool) -> str:
+def bits_key(samples_key: str, model: Model, batch_size: int, compiled: bool, tf32: bool) -> str:
     """Return a key that is equal for commands that draw equal bits.
 
-    These run on one kind of machine, in batches of one size, all compiled or none.
+    These run on one kind of machine, in batches of one size, with equal `compile` and `tf32`.
     """
     machine = [
         torch.__version__,
@@ -199,6 +199,7 @@ def bits_key(samples_key: str, model: Model, batch_size: int, compiled: bool) ->
         compiler_version(),
         batch_size,
         compiled,
+        tf32,
     ]
     return request_key([samples_key, *machine])
 

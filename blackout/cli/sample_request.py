@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Mapping
-from glob import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -125,7 +125,7 @@ def _without_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> di
         typed: settings on the command line, which are the user's choice.
     """
     path = Path(str(dataset.get("path"))).expanduser()
-    has_rows = any(path.parent.glob(f"{escape(path.name)}.rows-*"))
+    has_rows = any(path.parent.glob(f"{glob.escape(path.name)}.rows-*"))
     is_stored_by_rows = path.suffix == ".npy"
     if "in_memory" not in dataset or "in_memory" in typed or has_rows or is_stored_by_rows:
         return {}

@@ -170,9 +170,10 @@ def read_meanings(runs: Sequence[Path]) -> tuple[Descriptions, Descriptions]:
 
 
 def score_names(groups: Sequence[Group], descriptions: Descriptions) -> list[str]:
-    """Return the scores of a table: those with a better direction first, of test data before all.
+    """Return the scores of a table, the most important first.
 
-    Standard errors of single runs, and values without a description, follow.
+    Scores with a better direction precede the other values. Among either, those of test data come
+    first and those of validation data last.
     """
     names = list(dict.fromkeys(name for group in groups for name in group.means))
 

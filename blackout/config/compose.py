@@ -50,10 +50,16 @@ def search_path(folders: Sequence[str]) -> list[str]:
     return [f"hydra.searchpath=[{addresses}]"] if folders else []
 
 
+def _find_component(config: DictConfig, where: str) -> DictConfig | None:
+    """Return the description of the component at a dotted name; None if there is none."""
+    part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
+    return part if isinstance(part, DictConfig) and "_target_" in part else None
+
+
 def import_problem(config: DictConfig, where: str) -> str:
     """Return why the component at a dotted name cannot be imported; empty if it can, or is none."""
-    part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
-    if not isinstance(part, DictConfig) or "_target_" not in part:
+    part = _find_component(config, where)
+    if part is None:
         return ""
     try:
         find_target(part, where)
@@ -64,8 +70,8 @@ def import_problem(config: DictConfig, where: str) -> str:
 
 def component_arguments(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
     """Return the arguments of the component at a dotted name; none if there is no component."""
-    part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
-    if not isinstance(part, DictConfig) or "_target_" not in part:
+    part = _find_component(config, where)
+    if part is None:
         return {}
     try:
         parameters = inspect.signature(find_target(part, where)).parameters

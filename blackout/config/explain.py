@@ -321,7 +321,7 @@ def _wrong_key(override: Override, config: DictConfig, program: str, further: Se
         if not parent:
             names += groups()
         similar = find_similar(key, names)
-        owner, other_key = _key_of_others(key, program, further, is_near=not similar)
+        owner, other_key = _key_of_others(key, config, program, further, allow_similar=not similar)
         if other_key == key and not similar.endswith(f".{name}"):
             return f"{key}: no such option here, but one of {owner}"
         if other_key and not similar:
@@ -333,15 +333,16 @@ def _wrong_key(override: Override, config: DictConfig, program: str, further: Se
 
 
 def _key_of_others(
-    key: str, program: str, further: Sequence[str], *, is_near: bool
+    key: str, config: DictConfig, program: str, further: Sequence[str], *, allow_similar: bool
 ) -> tuple[str, str]:
     """Return the family or program that has a setting, and its name there; empty if none has.
 
     Args:
         key: the wrong name.
+        config: in which it is wrong; other choices of its own family are no suggestions.
         program: train or sample.
         further: words of the search path.
-        is_near: whether a similar name is good enough.
+        allow_similar: whether a similar name is good enough.
     """
     candidates: list[tuple[str, str, list[str]]] = []
     for family in choices("family"):
@@ -352,13 +353,17 @@ def _key_of_others(
     for owner, other_program, words in candidates:
         if owner == f"{program}.py" or _composition_error(other_program, words) is not None:
             continue
-        keys = list(dict.fromkeys(_all_keys(hydra.compose(other_program, words))))
+        other_config = hydra.compose(other_program, words)
+        family = OmegaConf.select(other_config, "family._target_")
+        if program == "train" and family == OmegaConf.select(config, "family._target_"):
+            continue
+        keys = list(dict.fromkeys(_all_keys(other_config)))
         if key in keys:
             return owner, key
         similar = find_similar(key, keys)
         if similar:
             near.append((owner, similar))
-    if not near or not is_near:
+    if not near or not allow_similar:
         return "", ""
     return max(near, key=lambda pair: difflib.SequenceMatcher(None, key, pair[1]).ratio())
 

@@ -20,8 +20,8 @@ from typing import Any
 from blackout.config.arguments import check_arguments
 from blackout.errors import UserError, error_context, refuse
 
+# keys of a description that are not arguments of the component
 COMPONENT_KEYS = ("_target_", "_partial_")
-"""Keys of a description that are not arguments of the component."""
 
 
 def instantiate(config: Any, where: str, **arguments: Any) -> Any:
@@ -75,11 +75,11 @@ def find_target(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
     if not isinstance(address, str) or "." not in address:
         text = f", but {address!r}" if address else ""
         raise UserError(f"{where}: the configuration names no _target_{text}")
-    if address.split(".")[0] in sys.stdlib_module_names:
+    package = address.split(".")[0]
+    if package in sys.stdlib_module_names:
         raise UserError(
             f"{where}: {address} is in Python's standard library, which has no components"
         )
-    package = address.split(".")[0]
     try:
         with error_context(f"{where}: {address} cannot be found"):
             target = pkgutil.resolve_name(address)

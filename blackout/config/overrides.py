@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 # characters that Hydra reads as they are, without quotation marks
-PLAIN = re.compile(r"[A-Za-z0-9_/.+\-]*[A-Za-z0-9_/]|[A-Za-z0-9_/]")
+PLAIN = re.compile(r"[A-Za-z0-9_/.+\-]*[A-Za-z0-9_/]")
 SHELL_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "a setting of another family": ("train", ["target.size=3"], "no such option here, but one of family="),
     "nearly a setting of another family": ("train", ["trget.size=3"], "did you mean target.size, of family="),
     "a setting of train.py": ("sample", ["trainer.max_steps=3"], "no such option here, but one of train.py"),
+    "a setting of another choice": ("train", ["network=mlp", "network.body.channels=3"], "did you mean network."),
     "what another template calls a group": ("train", ["model=unet"], "did you mean network?"),
     "a group without a key of its own": ("train", ["lr_scheduler=cosine"], "did you mean lr_schedule?"),
 }

@@ -1,4 +1,4 @@
-"""The example of a project of one's own works as its page says, from a folder outside of the repository."""
+"""The example of a project of your own works as its page says, from a folder outside of the repository."""
 
 import os
 import re

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 from blackout.cli import train as program
 from blackout.cli import training_settings
 from blackout.cli.cost import bfloat16_ratio
+from blackout.cli.sample import bits_key
 from blackout.cli.training_settings import with_precision
 from blackout.config.compose import compose
 from blackout.config.settings import thread_warning
@@ -71,3 +73,10 @@ def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
     assert on_gpu["trainer"]["precision"] == chosen
     assert on_gpu["sampler"]["bfloat16"] is native
     assert not has_bfloat16(torch.device("mps"))
+
+
+def test_batches_of_another_arithmetic_are_not_reused() -> None:
+    model: Any = SimpleNamespace(device=torch.device("cpu"))
+    choices = [(False, False), (False, True), (True, False), (True, True)]
+    keys = {bits_key("samples", model, 8, compiled, tf32) for compiled, tf32 in choices}
+    assert len(keys) == len(choices)

@@ -1,1 +1,1 @@
-"""Components of a project of one's own."""
+"""Components of a project of your own."""
