@@ -131,6 +131,16 @@ def meet(device: torch.device) -> None:
         raise _missing_group(error) from error
 
 
+def leave_group() -> None:
+    """Destroy the process group, if there is one, as a program must before it ends.
+
+    Lightning does so only for NCCL. A thread of gloo that still runs when the interpreter shuts
+    down can abort the process.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def _missing_group(error: Exception) -> UserError:
     """Return the error of processes that do not form a group."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
