@@ -119,7 +119,7 @@ def death_back(number: int, seed: int = 0) -> Array:
             PureDeath(LARGEST),
             fisher_times(STEPS),
             kernel=PosteriorBridge(),
-            mean=torch.tensor(toy.mean),
+            data_mean=torch.tensor(toy.mean),
         ),
         (number, 1),
         SampleStreams(seed, torch.arange(number)),

@@ -257,7 +257,7 @@ class ExactModel(Model):
         batch_size: chains at once.
     """
 
-    mean: Tensor
+    data_mean: Tensor
     family: Any = ExactFamily()
 
     def __init__(self, name: str, chain: Chain, num_steps: int = 25, batch_size: int = 256) -> None:
@@ -267,13 +267,13 @@ class ExactModel(Model):
         self.shape = (chain.length,)
         self.process = Uniform(len(chain.first) - 1)
         self.sampler = Sampler(LevelBridge(), num_steps, poisson_start=False, batch_size=batch_size)
-        self.register_buffer("mean", torch.zeros(self.shape))
+        self.register_buffer("data_mean", torch.zeros(self.shape))
         self.config = {"law": name, "elements": chain.length, "names": len(chain.first)}
 
     @property
     def device(self) -> torch.device:
         """Where states are."""
-        return self.mean.device
+        return self.data_mean.device
 
     def prior(self) -> ChainPrior:
         """With exact reverse runs."""

@@ -22,7 +22,7 @@ class SampledModel(Protocol):
 
     process: Process
     schedule: Schedule
-    mean: Tensor
+    data_mean: Tensor
     class_mean: Tensor | None
 
     @property
@@ -59,10 +59,10 @@ def plan_batch(
         denoiser = TotalDenoiser(denoiser, conditions.total)
 
     # 3. Mean of the Poisson start, guided as the predictions at the last time are.
-    mean = None
+    data_mean = None
     if sampler.poisson_start:
         scale = guidance.scale_at(float(times[-1]))
-        mean = start_mean(model.mean, model.class_mean, labels, scale, max_count)
+        data_mean = start_mean(model.data_mean, model.class_mean, labels, scale, max_count)
 
     return SamplingPlan(
         denoiser=denoiser,
@@ -70,7 +70,7 @@ def plan_batch(
         times=times,
         kernel=sampler.kernel,
         correction=sampler.correction,
-        mean=mean,
+        data_mean=data_mean,
         known=conditions.known,
         device=model.device,
     )

@@ -82,7 +82,7 @@ def select_tensors(
     Raises:
         UserError: a tensor is missing or of another shape.
     """
-    shapes = {"mean": shape}
+    shapes = {"data_mean": shape}
     if with_elements:
         shapes |= {"concentration": shape, "gain": []}
     selected = {

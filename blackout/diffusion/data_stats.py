@@ -227,7 +227,8 @@ def class_log_ratios(facts: Plain, tensors: Mapping[str, Tensor]) -> Tensor | No
 
     Args:
         facts: of the data.
-        tensors: statistics of the data, `mean` [*shape] and `class_mean` [num_classes, *shape].
+        tensors: statistics of the data, `data_mean` [*shape] and `class_mean` [num_classes,
+            *shape].
 
     Returns:
         float32 [num_classes + 1, *shape]; None without covariates or without means of classes.
@@ -236,7 +237,7 @@ def class_log_ratios(facts: Plain, tensors: Mapping[str, Tensor]) -> Tensor | No
     """
     if "covariates" not in facts or "class_mean" not in tensors:
         return None
-    return torch.log(append_null_class(tensors["class_mean"] / tensors["mean"]))
+    return torch.log(append_null_class(tensors["class_mean"] / tensors["data_mean"]))
 
 
 def append_null_class(ratios: Tensor) -> Tensor:

@@ -236,7 +236,7 @@ class CountDraw(Draw):
 
         counts = samples["samples"]
         max_count = self.model.process.max_count
-        logarithmic = max_count > MIN_LOG_SCALE_RATIO * float(self.model.mean.mean())
+        logarithmic = max_count > MIN_LOG_SCALE_RATIO * float(self.model.data_mean.mean())
         names = self.data.get("features") or ()
         if counts.ndim == 2 and (logarithmic or names):
             row_names = self._class_names(samples) if columns is None else []
@@ -244,7 +244,7 @@ class CountDraw(Draw):
                 order = sorted(range(len(counts)), key=row_names.__getitem__)
                 counts = counts[order]
                 row_names = [row_names[row] for row in order]
-            means = self.model.mean.cpu().expand(self.model.shape)
+            means = self.model.data_mean.cpu().expand(self.model.shape)
             picture = relative_heat_map(counts, means, names, row_names)
             picture.info["Description"] = RELATIVE_DESCRIPTION
             return picture

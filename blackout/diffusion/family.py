@@ -145,7 +145,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """Return statistics of the training data, float32.
 
         Returns:
-            mean: E[X_0] of every element, [*shape].
+            data_mean: E[X_0] of every element, [*shape].
             concentration: of every element, [*shape].
             gain: concentration of the gain that all elements share, [].
             class_mean: E[X_0 | class], [num_classes, *shape], with labels. Those of vectors are
@@ -155,30 +155,34 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         """
         # 1. Elements.
         count_sums = source.sums or compute_sums(source.train)
-        mean = mean_image(source.train, count_sums)
-        elements = estimate_elements(source.train, mean, count_sums)
-        tensors = {"mean": mean, "concentration": elements.concentration, "gain": elements.gain}
+        data_mean = mean_image(source.train, count_sums)
+        elements = estimate_elements(source.train, data_mean, count_sums)
+        tensors = {
+            "data_mean": data_mean,
+            "concentration": elements.concentration,
+            "gain": elements.gain,
+        }
 
         # 2. Classes, unless they are very many.
         labels = source.train_labels
         num_classes = source.num_classes
         if labels is None or num_classes is None:
             return tensors
-        if num_classes * mean.numel() > MAX_CLASS_MEANS:
+        if num_classes * data_mean.numel() > MAX_CLASS_MEANS:
             return tensors
         covariates = [*source.covariates.values()]
-        plain_mean = class_means(source.train, labels, num_classes, mean, covariates)
-        if mean.ndim > 1 or covariates:
+        plain_mean = class_means(source.train, labels, num_classes, data_mean, covariates)
+        if data_mean.ndim > 1 or covariates:
             return tensors | {"class_mean": plain_mean}
 
         # 3. Class means of vectors are shrunk by the variance within classes.
         sizes = labels.bincount(minlength=num_classes)
         # sums of every class, without the average sample that `class_means` adds
-        class_sums = (sizes[:, None] + 1) * plain_mean.double() - mean
+        class_sums = (sizes[:, None] + 1) * plain_mean.double() - data_mean
         between = (class_sums.square() / sizes.clamp(min=1)[:, None]).sum(0)
         within = count_sums.square - between
         degrees_of_freedom = (len(labels) - (sizes > 0).sum()).clamp(min=1)
-        r = estimate_concentration(mean.double(), within / degrees_of_freedom)
+        r = estimate_concentration(data_mean.double(), within / degrees_of_freedom)
         class_mean = shrink_class_means(plain_mean, sizes, r)
         return tensors | {"class_mean": class_mean, "plain_mean": plain_mean}
 
@@ -269,7 +273,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         )
         elements = None
         if "gain" in statistics:
-            elements = Elements(statistics["mean"], statistics["concentration"], statistics["gain"])
+            elements = Elements(
+                statistics["data_mean"], statistics["concentration"], statistics["gain"]
+            )
         if elements is not None and isinstance(network, nn.Module):
             plain_mean = tensors.get("plain_mean")
             class_mean = statistics.get("class_mean")

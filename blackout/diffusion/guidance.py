@@ -181,7 +181,7 @@ class GuidedDenoiser:
 
 
 def start_mean(
-    mean: Tensor,
+    data_mean: Tensor,
     class_mean: Tensor | None,
     classes: Tensor | None,
     scale: float = 1.0,
@@ -194,21 +194,21 @@ def start_mean(
     References: this project; checked in tests/diffusion/test_class_means.py.
 
     Args:
-        mean: mu = E[X_0], positive, [*shape].
+        data_mean: mu = E[X_0], positive, [*shape].
         class_mean: E[X_0 | class], positive, [num_classes, *shape]; None if it is not known.
         classes: int64 [B], or None for samples of all classes.
         scale: g.
         largest: where a guided mean is clipped, as guided predictions are.
 
     Returns:
-        [B, *shape], or `mean` itself if there are no classes or scale is 0.
+        [B, *shape], or `data_mean` itself if there are no classes or scale is 0.
     """
     if classes is None or class_mean is None or scale == 0:
-        return mean
+        return data_mean
     conditional = class_mean[classes]
     if scale == 1:
         return conditional
-    log_guided = (1 - scale) * torch.log(mean) + scale * torch.log(conditional)
+    log_guided = (1 - scale) * torch.log(data_mean) + scale * torch.log(conditional)
     return torch.exp(log_guided).clamp(max=largest)
 
 

@@ -78,7 +78,7 @@ def likelihood_bound(
     v: Tensor,
     generator: RandomSource = None,
     final_time: Tensor | None = None,
-    mean: Tensor | None = None,
+    data_mean: Tensor | None = None,
 ) -> Tensor:
     """Return one unbiased estimate per sample of the bound of any process.
 
@@ -98,7 +98,7 @@ def likelihood_bound(
         generator: source of random numbers.
         final_time: where sampling starts from the prior and the path ends; None for logit survival
             -LIMIT, as always for pure death.
-        mean: E[X_0], broadcastable to x0, of pure death's Poisson start.
+        data_mean: E[X_0], broadcastable to x0, of pure death's Poisson start.
 
     Returns:
         float64 [B], nats per sample.
@@ -114,9 +114,9 @@ def likelihood_bound(
         path = path_bound(denoiser, process, x0, v, generator, None)
         if not includes_ends(process):
             return path
-        if mean is None:
+        if data_mean is None:
             raise ValueError("the bound of counts beyond 255 needs the mean of the data")
-        return path + end_bound(denoiser, process, x0, mean, generator)
+        return path + end_bound(denoiser, process, x0, data_mean, generator)
 
     first, last = path_ends(process, final_time, x0.device)
     nats = path_bound(denoiser, process, x0, v, generator, final_time)
@@ -301,7 +301,7 @@ def end_bound(
     denoiser: Denoiser,
     process: PureDeath,
     x0: Tensor,
-    mean: Tensor,
+    data_mean: Tensor,
     source: RandomSource = None,
 ) -> Tensor:
     """Return the cost of the ends of the continuous bound.
@@ -314,7 +314,7 @@ def end_bound(
         denoiser: (xt, t) -> prediction, which is evaluated once, at the earliest time.
         process: pure death.
         x0: counts [B, ...].
-        mean: E[X_0], broadcastable to x0.
+        data_mean: E[X_0], broadcastable to x0.
         source: of random numbers.
 
     Returns:
@@ -327,11 +327,11 @@ def end_bound(
     n = (x0.long() - xt.long()).double()
     log_power = torch.where(n > 0, n * prediction.log_mean.double(), 0.0)
     last_step = prediction.expected - log_power + torch.lgamma(n + 1)
-    return start_bound(process, x0, last, mean) + per_sample(last_step)
+    return start_bound(process, x0, last, data_mean) + per_sample(last_step)
 
 
-def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tensor:
-    """Return KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts.
+def start_bound(process: PureDeath, x0: Tensor, t: Tensor, data_mean: Tensor) -> Tensor:
+    """Return KL(Binomial(X_0, q_T) || Poisson(q_T E[X_0])), where sampling starts.
 
     Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity
     otherwise. Counts beyond 4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 -
@@ -343,19 +343,19 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
         process: pure death.
         x0: counts [B, ...].
         t: the final time.
-        mean: E[X_0], broadcastable to x0.
+        data_mean: E[X_0], broadcastable to x0.
 
     Returns:
         float64 [B], nats per sample.
     """
     t = torch.as_tensor(t, dtype=torch.float64)
-    rate = (torch.exp(-t) * mean.double()).expand(x0.shape)
+    rate = (torch.exp(-t) * data_mean.double()).expand(x0.shape)
     expected = x0.double() * torch.exp(-t)
     if process.max_count > LARGEST_TABLE:
         surplus = torch.where(x0 > 0, -torch.log1p(-torch.exp(-t)) - torch.exp(-t), 0.0)
         poisson_divergence = torch.where(expected > 0, expected * torch.log(expected / rate), 0.0)
         return per_sample(surplus + (poisson_divergence + rate - expected))
-    # Poisson counts of rate q_T mean are the births of a step from an empty pixel, infinitely late
+    # Poisson(q_T E[X_0]) is the number of births of a step from an empty pixel, infinitely late
     table = births_constant(process.max_count, float(t), math.inf)
     constant = table.to(x0.device)[x0.long()]
     return per_sample(constant + rate - torch.special.xlogy(expected, rate))
@@ -447,7 +447,7 @@ def path_log_weights(
     process: PureDeath,
     times: Tensor,
     x0: Tensor,
-    mean: Tensor,
+    data_mean: Tensor,
     streams: SampleStreams,
 ) -> Tensor:
     """Return log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations.
@@ -463,7 +463,7 @@ def path_log_weights(
         process: pure death.
         times: the sampler's grid, float64 [T + 1], from 0.
         x0: counts [B, ...].
-        mean: E[X_0], broadcastable to x0, of the Poisson start.
+        data_mean: E[X_0], broadcastable to x0, of the Poisson start.
         streams: of the samples; step k draws from `streams.step(k)`.
 
     Returns:
@@ -485,7 +485,7 @@ def path_log_weights(
         step_log_weight = log_births - prediction.expected * r + xt.double() * (t - s)
         log_weight = log_weight + per_sample(step_log_weight)
         x = xt
-    rate = (torch.exp(-times[-1]) * mean.double()).expand(x0.shape)
+    rate = (torch.exp(-times[-1]) * data_mean.double()).expand(x0.shape)
     return log_weight + per_sample(torch.special.xlogy(x.double(), rate) - rate)
 
 
@@ -495,7 +495,7 @@ def weighted_path_bound(
     process: PureDeath,
     times: Tensor,
     x0: Tensor,
-    mean: Tensor,
+    data_mean: Tensor,
     streams: list[SampleStreams],
 ) -> Tensor:
     """Return an estimate per sample of the importance-weighted bound, float64 [B], nats.
@@ -515,11 +515,11 @@ def weighted_path_bound(
         process: pure death.
         times: the sampler's grid, float64 [T + 1], from 0.
         x0: counts [B, ...].
-        mean: E[X_0], broadcastable to x0, of the Poisson start.
+        data_mean: E[X_0], broadcastable to x0, of the Poisson start.
         streams: of each of the K paths.
     """
     log_weights = [
-        path_log_weights(denoiser, process, times, x0, mean, path_streams)
+        path_log_weights(denoiser, process, times, x0, data_mean, path_streams)
         for path_streams in streams
     ]
     return math.log(len(log_weights)) - torch.logsumexp(torch.stack(log_weights), 0)

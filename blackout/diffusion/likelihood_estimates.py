@@ -54,7 +54,7 @@ class BoundedModel(Protocol):
 
     process: Process
     schedule: Schedule
-    mean: Tensor
+    data_mean: Tensor
     class_mean: Tensor | None
 
     def denoiser(self, classes: Tensor | None = None) -> Denoiser:
@@ -104,16 +104,18 @@ def bound_images(
         parts: shape of the parts that the bound returns, if any.
     """
     nats = torch.zeros(*parts, len(counts), dtype=torch.float64)
-    device = model.mean.device
+    device = model.data_mean.device
     for index in my_batches(len(counts), BATCH_SIZE):
         if labels is None:
             denoiser = model.denoiser()
-            mean = model.mean
+            data_mean = model.data_mean
         else:
             classes = labels[index].to(device)
             denoiser = model.denoiser(classes)
-            mean = start_mean(model.mean, model.class_mean, classes)
-        nats[..., index] = bound(denoiser, counts[index].to(device), mean, index.to(device)).cpu()
+            data_mean = start_mean(model.data_mean, model.class_mean, classes)
+        nats[..., index] = bound(
+            denoiser, counts[index].to(device), data_mean, index.to(device)
+        ).cpu()
     return sum_over_processes(nats)
 
 
@@ -159,7 +161,7 @@ def continuous_nats(
     pairs = repeats or math.ceil(MIN_PAIRS / len(counts))
     final_time = model.schedule.times[-1]
 
-    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+    def bound(denoiser: Denoiser, x0: Tensor, data_mean: Tensor, index: Tensor) -> Tensor:
         """Return the mean of `likelihood_bound` over pairs of times, nats [b]."""
         total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
         for repeat in range(pairs):
@@ -167,7 +169,13 @@ def continuous_nats(
             for half, times in enumerate((v, 1 - v)):
                 source = SampleStreams(fold_seed(seed, repeat, half), index).step(0)
                 nats = likelihood_bound(
-                    denoiser, model.process, x0, times, source, final_time=final_time, mean=mean
+                    denoiser,
+                    model.process,
+                    x0,
+                    times,
+                    source,
+                    final_time=final_time,
+                    data_mean=data_mean,
                 )
                 total += nats / (2 * pairs)
         return total
@@ -195,10 +203,10 @@ def end_nats(
     if not isinstance(process, PureDeath):
         return None
 
-    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+    def bound(denoiser: Denoiser, x0: Tensor, data_mean: Tensor, index: Tensor) -> Tensor:
         """Return `end_bound`, nats [b]."""
         source = SampleStreams(fold_seed(seed, ENDS_KEY), index).step(0)
-        return end_bound(denoiser, process, x0, mean, source)
+        return end_bound(denoiser, process, x0, data_mean, source)
 
     return bound_images(model, counts, labels, bound)
 
@@ -267,10 +275,10 @@ def finite_time_bits(
     times = model.schedule.grid(num_steps)
     assert isinstance(process, PureDeath)
 
-    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+    def bound(denoiser: Denoiser, x0: Tensor, data_mean: Tensor, index: Tensor) -> Tensor:
         """Return nats [3, b] of start, path and last step."""
         parts = torch.zeros(3, len(x0), dtype=torch.float64, device=x0.device)
-        parts[0] = start_bound(process, x0, times[-1], mean)
+        parts[0] = start_bound(process, x0, times[-1], data_mean)
         streams = SampleStreams(fold_seed(seed, FINITE_TIME_KEY), index)
         for k in range(num_steps, 0, -1):
             part = 1 if k > 1 else 2
@@ -316,9 +324,9 @@ def weighted_path_bits(
     times = model.schedule.grid(num_steps)
     assert isinstance(process, PureDeath)
 
-    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+    def bound(denoiser: Denoiser, x0: Tensor, data_mean: Tensor, index: Tensor) -> Tensor:
         """Return `weighted_path_bound`, nats [b]."""
         streams = [SampleStreams(fold_seed(seed, PATHS_KEY, path), index) for path in range(paths)]
-        return weighted_path_bound(denoiser, process, times, x0, mean, streams)
+        return weighted_path_bound(denoiser, process, times, x0, data_mean, streams)
 
     return Estimate.from_nats(bound_images(model, counts, labels, bound), counts.shape[1:])

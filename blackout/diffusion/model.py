@@ -60,7 +60,7 @@ class BlackoutDiffusion(Model):
         network: (xt [B, ...], t [B]) -> raw output [B, outputs, ...]; it scales its own input.
         head: raw output -> prediction.
         process: the forward process.
-        mean: E[X_0], float, of the data's shape; where sampling starts from.
+        data_mean: E[X_0], float, of the data's shape; where sampling starts from.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
         sampler: draws samples unless another one is requested.
@@ -69,7 +69,7 @@ class BlackoutDiffusion(Model):
         label_dropout: share of training samples whose label a conditional network does not get.
         validation_draws: times, evenly spaced, at which validation observes each image.
         class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from
-            `mean`.
+            `data_mean`.
         concentration: of `Elements`, for networks and heads that measure counts by it; saved with
             the model.
         gain: likewise.
@@ -86,7 +86,7 @@ class BlackoutDiffusion(Model):
         network: nn.Module,
         head: Head,
         process: Process,
-        mean: Tensor,
+        data_mean: Tensor,
         schedule: Schedule = Schedule(),
         loss: Loss = CountLoss(),
         sampler: Sampler = Sampler(),
@@ -111,12 +111,12 @@ class BlackoutDiffusion(Model):
         self.sampler = sampler
         self.label_dropout = label_dropout
         self.validation_draws = validation_draws
-        self.mean: Tensor
+        self.data_mean: Tensor
         self.class_mean: Tensor | None
         self.concentration: Tensor | None
         self.gain: Tensor | None
         buffers = {
-            "mean": mean,
+            "data_mean": data_mean,
             "class_mean": class_mean,
             "concentration": concentration,
             "gain": gain,
@@ -127,7 +127,7 @@ class BlackoutDiffusion(Model):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
-        return tuple(self.mean.shape)
+        return tuple(self.data_mean.shape)
 
     @property
     def num_classes(self) -> int | None:
@@ -181,7 +181,7 @@ class BlackoutDiffusion(Model):
 
         # 3. Prediction; missing entries read as their mean.
         observed = batch.get("observed")
-        state = xt if observed is None else fill_missing_with_mean(xt, t, observed, self.mean)
+        state = xt if observed is None else fill_missing_with_mean(xt, t, observed, self.data_mean)
         prediction = self(state, t, classes)
 
         # 4. Loss of the observed entries.
@@ -226,11 +226,11 @@ class BlackoutDiffusion(Model):
         x0 = batch["x0"]
         index = batch["index"]
         classes = self._classes(batch)
-        denoiser, mean, share = mask_missing_entries(
+        denoiser, start, share = mask_missing_entries(
             batch.get("observed"),
             self.denoiser(classes),
-            start_mean(self.mean, self.class_mean, classes),
-            self.mean,
+            start_mean(self.data_mean, self.class_mean, classes),
+            self.data_mean,
         )
 
         # 2. Bound of every sample; the same times at every validation make its curve smooth.
@@ -240,7 +240,13 @@ class BlackoutDiffusion(Model):
         for draw in range(self.validation_draws):
             v = low_discrepancy(index, draw / self.validation_draws)
             nats += likelihood_bound(
-                denoiser, self.process, x0, v, noise.step(draw), final_time=final_time, mean=mean
+                denoiser,
+                self.process,
+                x0,
+                v,
+                noise.step(draw),
+                final_time=final_time,
+                data_mean=start,
             )
         nats = nats / self.validation_draws / share
         self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))

@@ -46,8 +46,8 @@ class SamplingPlan:
         times: float64 [T + 1], increasing: a grid, or a part of one.
         kernel: the reverse step; every run starts a stateful one anew.
         correction: corrector steps after the kernel's.
-        mean: E[X_0], broadcastable to a batch, for a prior that can use it (pure death's Poisson
-            start); None starts without it.
+        data_mean: E[X_0], broadcastable to a batch, for a prior that can use it (pure death's
+            Poisson start); None starts without it.
         known: observed elements of X_0, for inpainting.
         device: where the batch is.
     """
@@ -57,7 +57,7 @@ class SamplingPlan:
     times: Tensor
     kernel: Kernel = DEFAULT_KERNEL
     correction: Correction = NO_CORRECTION
-    mean: Tensor | None = None
+    data_mean: Tensor | None = None
     known: KnownElements | None = None
     device: torch.device | str = "cpu"
 
@@ -108,7 +108,7 @@ def run_sampler(
     if start is None:
         final_time = time_on(times[-1], device)
         source = source_at(generator, num_steps + 1)
-        xt = process.prior(shape, final_time, source, mean=plan.mean)
+        xt = process.prior(shape, final_time, source, data_mean=plan.data_mean)
     else:
         check_start(start, shape)
         xt = start.to(device, count_dtype(process.num_states - 1))
@@ -120,7 +120,7 @@ def run_sampler(
         xt = path.advance(num_steps, times[-1], xt)
     kernel = plan.kernel
     if isinstance(kernel, StatefulKernel):
-        kernel = kernel.start(plan.mean if start is None else None)
+        kernel = kernel.start(plan.data_mean if start is None else None)
     denoiser = CountingDenoiser(plan.denoiser)
     if callback is not None:
         callback(num_steps, xt, None)

@@ -147,14 +147,14 @@ def make_prior(model: Any, sampler: Sampler) -> Prior:
     """
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
-    mean = model.mean if sampler.poisson_start else None
+    data_mean = model.data_mean if sampler.poisson_start else None
     sampler = sampler.memoryless
     return Prior(
         model.denoiser(),
         model.process,
         model.shape,
         sampler.kernel,
-        mean,
+        data_mean,
         sampler.times(model.schedule),
         device=model.device,
     )
@@ -214,7 +214,7 @@ def make_draw(
             measurements = replace(measurements, make_problem=make_problem)
         prior = make_prior(model, sampler)
         problem = measurements.example()
-        mean = model.mean[None].cpu().double()
+        mean = model.data_mean[None].cpu().double()
         problem.terms(mean)  # refuses maps and matrices of another size
         _warn_about_offset(problem, mean)
 

@@ -625,7 +625,7 @@ class PosteriorOutputs:
         """
         model = self._draw.model
         max_count = model.process.max_count
-        training_mean = model.mean.double().cpu().expand(truth.shape)
+        training_mean = model.data_mean.double().cpu().expand(truth.shape)
         baseline = float(diagnostics.psnr(training_mean, truth, max_count).mean())
         references = {
             "psnr": {"training_mean": baseline},

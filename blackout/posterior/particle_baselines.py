@@ -304,7 +304,11 @@ class SteeredParticles(Method):
             kernel=None if self.guided else prior.kernel,
         )
         plan = SamplingPlan(
-            prior.denoiser, prior.process, prior.times, mean=prior.mean, device=prior.device
+            prior.denoiser,
+            prior.process,
+            prior.times,
+            data_mean=prior.data_mean,
+            device=prior.device,
         )
         drawn = steering.run(plan, (run.num_samples, *prior.shape), run.streams)
         evaluations_per_step = self.num_neighbours(prior) + 2 if self.guided else 1
@@ -356,7 +360,7 @@ class Overwrite(Method):
             prior.process,
             times,
             prior.kernel,
-            mean=prior.mean,
+            data_mean=prior.data_mean,
             known=KnownElements(repeat_rows(y, run.num_samples).expand(shape), mask.expand(shape)),
             device=prior.device,
         )

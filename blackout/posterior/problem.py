@@ -56,7 +56,7 @@ class Prior:
         process: forward process in continuous time.
         shape: of one sample.
         kernel: reverse step; None takes the binomial bridge for pure death, else the level bridge.
-        mean: E[X_0], broadcastable to [n, *shape], for processes that start from it.
+        data_mean: E[X_0], broadcastable to [n, *shape], for processes that start from it.
         times: time grid of unconditional samples, float64 [T + 1]; the first positive time is the
             last one before 0 in every reverse run.
         steps_per_logit: steps of a reverse run per unit of the logit of survival.
@@ -72,7 +72,7 @@ class Prior:
     process: Process
     shape: tuple[int, ...]
     kernel: Kernel = None  # type: ignore[assignment]  # chosen in __post_init__
-    mean: Tensor | None = None
+    data_mean: Tensor | None = None
     times: Tensor = field(default_factory=lambda: logit_times(25, 6.0, -6.0))
     steps_per_logit: float = 1.0
     device: torch.device | str = "cpu"
@@ -163,7 +163,7 @@ class Prior:
             self.process,
             self.times,
             self.kernel,
-            mean=self.mean,
+            data_mean=self.data_mean,
             device=self.device,
         )
         return run_sampler(plan, (num_samples, *self.shape), source)
@@ -172,7 +172,9 @@ class Prior:
         """Draw states at the final time, [num_samples, *shape]."""
         final_time = time_on(self.times[-1], torch.device(self.device))
         numbers = source_at(source, len(self.times))
-        return self.process.prior((num_samples, *self.shape), final_time, numbers, mean=self.mean)
+        return self.process.prior(
+            (num_samples, *self.shape), final_time, numbers, data_mean=self.data_mean
+        )
 
     @torch.no_grad()
     def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:

@@ -167,8 +167,8 @@ class KernelUnderTest:
             seed: of the random numbers.
         """
         streams = SampleStreams(seed, torch.arange(n))
-        mean = torch.from_numpy(self.toy.mean)
-        plan = SamplingPlan(self.denoiser, self.process, times, self.kernel, mean=mean)
+        data_mean = torch.from_numpy(self.toy.mean)
+        plan = SamplingPlan(self.denoiser, self.process, times, self.kernel, data_mean=data_mean)
         x0 = run_sampler(plan, (n, self.toy.elements), streams)
         return count_states(x0, self.toy.levels)
 

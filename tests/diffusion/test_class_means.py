@@ -46,10 +46,10 @@ def test_class_means_are_shrunk_means_of_their_images():
     data = CountData("toy", counts, counts, 9, labels, labels)
     tensors = CountDiffusion().tensors(data)
     assert tensors["class_mean"].shape == (4, 2) and torch.equal(
-        tensors["mean"], mean_image(counts)
+        tensors["data_mean"], mean_image(counts)
     )
     assert set(CountDiffusion().tensors(CountData("toy", counts, counts, 9))) == {
-        "mean",
+        "data_mean",
         "concentration",
         "gain",
     }
@@ -86,9 +86,11 @@ def test_unseen_combinations_of_covariates_get_the_product_of_their_factors():
     body = ResidualMLP(shape=(4,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3])
     body.head.weight.data.zero_()
     network = CountNetwork(body, CountInputs((4,)))
-    elements = estimate_elements(x, statistics["mean"])
+    elements = estimate_elements(x, statistics["data_mean"])
     set_elements(network, elements, class_log_ratios(data.facts, statistics))
-    model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20_000), statistics["mean"])
+    model = BlackoutDiffusion(
+        network, GammaHead(elements), PureDeath(20_000), statistics["data_mean"]
+    )
     start = model(torch.zeros(12, 4, dtype=torch.int32), torch.tensor(40.0), torch.arange(12)).mean
     torch.testing.assert_close(start, statistics["class_mean"], rtol=1e-3, atol=0)
     inputs = network.inputs(
@@ -143,7 +145,7 @@ def test_a_network_trained_on_plain_means_predicts_the_shrunk_means():
     statistics = CountDiffusion().tensors(CountData("toy", counts, counts, 50, labels, labels))
     body = ResidualMLP(shape=(6,), width=8, depth=1, num_classes=3)
     network = CountNetwork(body, CountInputs((6,)))
-    elements = estimate_elements(counts, statistics["mean"])
+    elements = estimate_elements(counts, statistics["data_mean"])
     ratio = torch.cat([statistics["plain_mean"] / statistics["class_mean"], torch.ones(1, 6)])
     set_elements(network, elements, training_log_ratios=torch.log(ratio))
     predictions = [
@@ -180,7 +182,7 @@ def test_a_model_starts_every_sample_at_its_class_mean():
     torch.manual_seed(0)
     body = ResidualMLP(shape=(2,), width=8, depth=1, num_classes=3)
     network = CountNetwork(body, StandardisedInputs(2.0, 1.4))
-    parts = {"sampler": Sampler(num_steps=2), "mean": MEAN}
+    parts = {"sampler": Sampler(num_steps=2), "data_mean": MEAN}
     model = BlackoutDiffusion(
         network, ScaledHead(2.0), PureDeath(200), class_mean=CLASSES, **parts
     ).eval()

@@ -52,22 +52,24 @@ def make_batch(x0: torch.Tensor, observed: torch.Tensor) -> dict[str, object]:
 def test_missing_entries_do_not_affect_bounds(max_count: int) -> None:
     model = make_model(max_count)
     none_observed = torch.zeros_like(OBSERVED)
-    denoiser, mean, share = mask_missing_entries(
-        none_observed, model.denoiser(), model.mean, model.mean
+    denoiser, start_mean, share = mask_missing_entries(
+        none_observed, model.denoiser(), model.data_mean, model.data_mean
     )
     v = (torch.arange(64).double() + 0.5) / 64
 
-    def bound(denoiser: Denoiser, x0: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    def bound(denoiser: Denoiser, x0: torch.Tensor, data_mean: torch.Tensor) -> torch.Tensor:
         streams = SampleStreams(0, torch.arange(64)).step(0)
-        return likelihood_bound(denoiser, model.process, x0, v, streams, mean=mean)
+        return likelihood_bound(denoiser, model.process, x0, v, streams, data_mean=data_mean)
 
-    nats = bound(denoiser, X0 * 0, mean)
+    nats = bound(denoiser, X0 * 0, start_mean)
     assert float(nats.abs().max()) < 1e-9 and float(share.max()) == pytest.approx(1 / 6)  # type: ignore[union-attr]
     all_observed = torch.ones_like(OBSERVED)
-    masked_denoiser, mean, _ = mask_missing_entries(
-        all_observed, model.denoiser(), model.mean, model.mean
+    masked_denoiser, start_mean, _ = mask_missing_entries(
+        all_observed, model.denoiser(), model.data_mean, model.data_mean
     )
-    assert torch.allclose(bound(masked_denoiser, X0, mean), bound(model.denoiser(), X0, model.mean))
+    assert torch.allclose(
+        bound(masked_denoiser, X0, start_mean), bound(model.denoiser(), X0, model.data_mean)
+    )
 
 
 def test_missing_entries_do_not_affect_gradients() -> None:

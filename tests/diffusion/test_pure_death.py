@@ -36,7 +36,10 @@ def test_counts_stay_integers_of_one_type_within_range(max_count, dtype):
     assert xt.dtype == xs.dtype == dtype and xt.shape == xs.shape == x0.shape
     assert (xt <= xs).all() and (xs <= x0).all()
     prior = process.prior(
-        (5, 3, 4, 4), torch.tensor(0.01), streams(5), mean=torch.full((3, 4, 4), float(max_count))
+        (5, 3, 4, 4),
+        torch.tensor(0.01),
+        streams(5),
+        data_mean=torch.full((3, 4, 4), float(max_count)),
     )
     assert prior.dtype == dtype and int(prior.max()) <= max_count
 
@@ -159,7 +162,7 @@ def test_the_prior_is_black_or_poisson_around_the_mean():
     process = PureDeath(255)
     assert not process.prior((4, 2), 15.0).any()
     start = process.prior(
-        (100_000, 2), 3.0, streams(100_000), mean=torch.tensor([100.0, 10.0])
+        (100_000, 2), 3.0, streams(100_000), data_mean=torch.tensor([100.0, 10.0])
     ).double()
     expected = torch.tensor([100.0, 10.0]).double() * np.exp(-3.0)
     assert torch.allclose(start.mean(0), expected, rtol=0.02) and torch.allclose(

@@ -267,10 +267,10 @@ def test_heads_and_inputs_of_ones_own_know_the_elements_of_the_data():
     body = {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
     wrapped = {"_target_": "blackout.networks.CountNetwork", "inputs": plain, "body": body}
     model = made(network=wrapped, head={"_target_": f"{__name__}.OwnHead"}).model
-    assert torch.equal(model.head.elements.mean, model.mean) and model.head.elements.gain > 1
+    assert torch.equal(model.head.elements.mean, model.data_mean) and model.head.elements.gain > 1
     own = {**wrapped, "inputs": {"_target_": f"{__name__}.OwnInputs"}}
     model = made(network=own, head={"_target_": "blackout.diffusion.SoftplusHead"}).model
-    assert torch.equal(model.network.inputs.mean, model.mean) and model.mean.shape == (4,)
+    assert torch.equal(model.network.inputs.mean, model.data_mean) and model.data_mean.shape == (4,)
 
 
 def test_descriptions_name_public_addresses():

@@ -151,7 +151,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path): 
     (lambda c: c["blackout"]["data"].update(max_count=15), "data.max_count"),
     (lambda c: c["blackout"].update(format=99), "format 99"),
     (lambda c: c["blackout"]["model"]["process"].update(max_count=255), "process.max_count"),
-    (lambda c: c["state_dict"].pop("mean"), "mean"),
+    (lambda c: c["state_dict"].pop("data_mean"), "mean"),
     (lambda c: c.pop("loops"), "cannot be continued"),
     (lambda c: c.update(optimizer_states=[{"state": 3}]), "cannot be continued"),
     (lambda c: c["loops"].update(fit_loop=7), "cannot be continued"),

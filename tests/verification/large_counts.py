@@ -140,9 +140,9 @@ class TwoPoint:
         return prediction((low * self.low + (1 - low) * self.high - x).clamp(min=0), xt)
 
 
-def finite_time_bound(denoiser, process, times, x0, mean, generator):
+def finite_time_bound(denoiser, process, times, x0, data_mean, generator):
     """Return the complete bound of the T-step Poisson sampler: the start and every step."""
-    total = likelihood.start_bound(process, x0, times[-1], mean)
+    total = likelihood.start_bound(process, x0, times[-1], data_mean)
     for k in range(len(times) - 1, 0, -1):
         total = total + likelihood.step_bound(
             denoiser, process, x0, times[k - 1], times[k], generator

@@ -96,7 +96,7 @@ def test_samples_follow_the_enumerated_distribution(toy):
         PureDeath(toy.max_count),
         times,
         kernel=MultistepLeap(),
-        mean=torch.from_numpy(toy.mean),
+        data_mean=torch.from_numpy(toy.mean),
     )
     samples = run_sampler(plan, (n, toy.pixels), SampleStreams(0, torch.arange(n)))
     counts = count_states(samples, toy.levels)

@@ -105,7 +105,7 @@ def test_particles_sample_the_conditional_distribution_and_overwriting_does_not(
 
     def draw(number, n):
         streams = SampleStreams(0, torch.arange(n))
-        options = {"kernel": Trapezoidal(), "known": known, "mean": torch.tensor(PAIR.mean)}
+        options = {"kernel": Trapezoidal(), "known": known, "data_mean": torch.tensor(PAIR.mean)}
         if number == 1:
             return run_sampler(
                 SamplingPlan(ExactDenoiser(PAIR), PureDeath(15), TIMES, **options), (n, 2), streams
@@ -155,7 +155,7 @@ def test_correctors_leave_the_conditional_distribution_invariant():
 def test_correctors_reduce_the_error_of_overwriting_and_keep_that_of_particles_small(corrector):
     conditional = PAIR.p0.reshape(16, 16)[:, 5] / PAIR.p0.reshape(16, 16)[:, 5].sum()
     known = KnownElements(torch.full((1, 2), 5, dtype=torch.uint8), torch.tensor([[False, True]]))
-    options = {"kernel": Trapezoidal(), "known": known, "mean": torch.tensor(PAIR.mean)}
+    options = {"kernel": Trapezoidal(), "known": known, "data_mean": torch.tensor(PAIR.mean)}
     errors = []
     for number in (0, 4):
         streams = SampleStreams(0, torch.arange(1500))
@@ -207,7 +207,7 @@ def test_a_sample_depends_on_seed_and_index_only(correction):
                 kernel=Trapezoidal(),
                 correction=correction,
                 known=KNOWN,
-                mean=torch.tensor(ALL.mean),
+                data_mean=torch.tensor(ALL.mean),
             ),
             (len(indices), 2),
             streams,

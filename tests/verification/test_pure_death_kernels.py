@@ -277,9 +277,9 @@ def excess_of_totals(kernel, num_steps, n=20_000):
         # extrapolation does not change the mean
         assert float(total.mean()) == pytest.approx(8 * q, abs=4 * (8 * q * (1 + 2 * q) / n) ** 0.5)
 
-    mean = torch.full((16,), 0.5, dtype=torch.float64)
+    data_mean = torch.full((16,), 0.5, dtype=torch.float64)
     run_sampler(
-        SamplingPlan(toy, PureDeath(255), times, kernel=kernel, mean=mean),
+        SamplingPlan(toy, PureDeath(255), times, kernel=kernel, data_mean=data_mean),
         (n, 16),
         SampleStreams(0, torch.arange(n)),
         callback=record,
@@ -339,13 +339,15 @@ def around_digits():
 
 def brightness(kernel, first, last, num_steps, n=600):
     """Return the relative excess of the mean of samples with the exact denoiser."""
-    mean, denoiser = around_digits()
+    data_mean, denoiser = around_digits()
     times = logit_times(num_steps, first, last)
     streams = SampleStreams(0, torch.arange(n))
     samples = run_sampler(
-        SamplingPlan(denoiser, PureDeath(255), times, kernel=kernel, mean=mean), (n, 64), streams
+        SamplingPlan(denoiser, PureDeath(255), times, kernel=kernel, data_mean=data_mean),
+        (n, 64),
+        streams,
     )
-    return float(samples.double().mean() / mean.mean()) - 1
+    return float(samples.double().mean() / data_mean.mean()) - 1
 
 
 def test_multistep_samples_keep_the_brightness_and_long_leaps_increase_it():

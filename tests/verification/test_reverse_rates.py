@@ -96,6 +96,6 @@ def test_the_start_of_immigration_and_death_is_bounded_from_above():
         start * math.log(start / 3.0) - start + 3.0, rel=1e-6
     )
     samples = process.prior(
-        (20_000, 1), t, torch.Generator().manual_seed(0), mean=torch.tensor(p0 @ np.arange(13))
+        (20_000, 1), t, torch.Generator().manual_seed(0), data_mean=torch.tensor(p0 @ np.arange(13))
     )
     assert float(samples.double().mean()) == pytest.approx(start, abs=0.06)

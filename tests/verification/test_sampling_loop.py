@@ -49,7 +49,7 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
             torch.full((1, 2), 7, dtype=torch.uint8), torch.tensor([[False, True]])
         )
         shape = (len(indices), 2)
-        mean = torch.tensor(PAIR.mean)
+        data_mean = torch.tensor(PAIR.mean)
         return run_sampler(
             SamplingPlan(
                 ExactDenoiser(PAIR),
@@ -57,7 +57,7 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
                 fisher_times(9),
                 kernel=kernel,
                 correction=correction,
-                mean=mean,
+                data_mean=data_mean,
                 known=known,
             ),
             shape,

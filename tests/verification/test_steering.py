@@ -36,13 +36,13 @@ class Steered:
             self.size = LEVELS
             toys = [Toy(name, cube) for cube in cubes]
             self.denoiser = ExactDenoiser(toys[0])
-            self.mean = torch.from_numpy(toys[0].mean)
+            self.data_mean = torch.from_numpy(toys[0].mean)
         else:
             self.process = {"uniform": Uniform, "absorbing": Absorbing}[name](LEVELS - 1)
             matrices = generator_transitions(self.process.generator().numpy())
             toys = [JumpToy(name, cube, matrices) for cube in cubes]
             self.denoiser = ExactJumpDenoiser(toys[0], JumpToy.origin_pmf)
-            self.mean = None
+            self.data_mean = None
             self.size = toys[0].size
         self.toys = toys
 
@@ -60,7 +60,9 @@ class Steered:
     def draw(self, number, indices=None, denoiser=None, threshold=0.5, **options):
         indices = torch.arange(DRAWS) if indices is None else indices
         steering = Steering(self.process, self.likelihood, number, **options)
-        plan = SamplingPlan(denoiser or self.denoiser, self.process, TIMES, mean=self.mean)
+        plan = SamplingPlan(
+            denoiser or self.denoiser, self.process, TIMES, data_mean=self.data_mean
+        )
         return steering.run(plan, (len(indices), 2), SampleStreams(0, indices), threshold)
 
 

@@ -228,11 +228,11 @@ def mean_bound(toy, max_count, n):
     process = PureDeath(max_count)
     v = low_discrepancy(torch.arange(n))
     streams = SampleStreams(4, torch.arange(n)).step(0)
-    mean = torch.full((x0.shape[1],), float(toy.mean))
-    nats = likelihood.likelihood_bound(toy, process, x0, v, streams, mean=mean)
+    data_mean = torch.full((x0.shape[1],), float(toy.mean))
+    nats = likelihood.likelihood_bound(toy, process, x0, v, streams, data_mean=data_mean)
     if max_count <= 255:
         assert not likelihood.includes_ends(process)
-        nats = nats + likelihood.end_bound(toy, process, x0, mean, streams)
+        nats = nats + likelihood.end_bound(toy, process, x0, data_mean, streams)
     return float(nats.mean()), float(nats.std()) / n**0.5
 
 
@@ -320,7 +320,7 @@ def test_sampled_totals_have_the_right_dispersion(mean, pixels):
     ends = toy.ends(max_count)
     times = logit_times(100, ends.first, ends.last)
     plan = SamplingPlan(
-        toy, PureDeath(max_count), times, Trapezoidal(), mean=torch.full((pixels,), mean)
+        toy, PureDeath(max_count), times, Trapezoidal(), data_mean=torch.full((pixels,), mean)
     )
     generator = torch.Generator().manual_seed(0)
     x = run_sampler(plan, (n, pixels), generator).double().sum(1)

@@ -54,7 +54,9 @@ def expected_nats(model: BlackoutDiffusion, counts: Tensor, times: Tensor) -> Te
     assert isinstance(model.process, PureDeath)
     x0 = counts.to(model.device)
     streams = SampleStreams(0, torch.arange(len(counts), device=model.device))
-    log_weights = path_log_weights(model.denoiser(), model.process, times, x0, model.mean, streams)
+    log_weights = path_log_weights(
+        model.denoiser(), model.process, times, x0, model.data_mean, streams
+    )
     return -log_weights.cpu()
 
 
@@ -120,8 +122,8 @@ def _start(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> Binned
 
     References: this project; checked in tests/verification/test_kernel_bias.py.
     """
-    mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
-    rate = float(torch.exp(-times[-1])) * mean
+    data_mean = model.data_mean.double().cpu().expand(shape).numpy().reshape(-1)
+    rate = float(torch.exp(-times[-1])) * data_mean
     return poisson_counts(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
 
 

@@ -138,11 +138,11 @@ class StatefulKernel(Kernel, Protocol):
 
     memoryless: ClassVar[Kernel]  # its replacement where states are exchanged between steps
 
-    def start(self, mean: Tensor | None) -> Kernel:
+    def start(self, data_mean: Tensor | None) -> Kernel:
         """Return the kernel of one run.
 
         Args:
-            mean: E[X_0] of a Poisson start; None for other starts.
+            data_mean: E[X_0] of a Poisson start; None for other starts.
         """
 
     def earliest_time(self, ends: DataEnds) -> float:

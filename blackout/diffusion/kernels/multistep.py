@@ -55,13 +55,14 @@ class MultistepLeap:
         >>> from blackout.diffusion import CountPrediction, PureDeath, logit_times
         >>> from blackout.diffusion import SamplingPlan, run_sampler
         >>> from blackout.random import SampleStreams
-        >>> mean = torch.full((3,), 5.0, dtype=torch.float64)
+        >>> data_mean = torch.full((3,), 5.0, dtype=torch.float64)
         >>> def denoiser(xt, t):  # exact for independent Poisson counts
-        ...     missing = (1 - torch.exp(-t)) * mean.expand(xt.shape)
+        ...     missing = (1 - torch.exp(-t)) * data_mean.expand(xt.shape)
         ...     return CountPrediction(missing, missing.log())
         >>> streams = SampleStreams(0, torch.arange(2000))
         >>> kernel = MultistepLeap()
-        >>> plan = SamplingPlan(denoiser, PureDeath(255), logit_times(9), kernel, mean=mean)
+        >>> times = logit_times(9)
+        >>> plan = SamplingPlan(denoiser, PureDeath(255), times, kernel, data_mean=data_mean)
         >>> x0 = run_sampler(plan, (2000, 3), streams)
         >>> round(float(x0.double().mean()), 1)
         5.0
@@ -71,11 +72,11 @@ class MultistepLeap:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`, without an earlier step."""
-        return self.start(mean=None)(step)
+        return self.start(data_mean=None)(step)
 
-    def start(self, mean: Tensor | None) -> Kernel:
-        """Return the kernel of one run; mean is E[X_0] of a Poisson start, else None."""
-        return MultistepRun(mean)
+    def start(self, data_mean: Tensor | None) -> Kernel:
+        """Return the kernel of one run; data_mean is E[X_0] of a Poisson start, else None."""
+        return MultistepRun(data_mean)
 
     def earliest_time(self, ends: DataEnds) -> float:
         """Return the earliest final time: the first step corrects up to 0.3 nats of the start."""
@@ -86,11 +87,11 @@ class MultistepRun:
     """One run of `MultistepLeap`.
 
     Args:
-        mean: E[X_0] of a Poisson start, broadcastable to the states; None for other starts.
+        data_mean: E[X_0] of a Poisson start, broadcastable to the states; None for other starts.
     """
 
-    def __init__(self, mean: Tensor | None) -> None:
-        self.mean = mean
+    def __init__(self, data_mean: Tensor | None) -> None:
+        self.data_mean = data_mean
         self.forecast: Forecast | None = None
 
     def __call__(self, step: ReverseStep) -> Tensor:
@@ -104,10 +105,10 @@ class MultistepRun:
 
         r = float(step_fraction(step.s, step.t))
         rate = y
-        if self.forecast is None and self.mean is not None:
+        if self.forecast is None and self.data_mean is not None:
             q = math.exp(-t)
             d = math.exp(-s) - q
-            rate = extrapolate(y, (1 - q) * self.mean.to(y), (q**2 + d**2) / (2 * q * d))
+            rate = extrapolate(y, (1 - q) * self.data_mean.to(y), (q**2 + d**2) / (2 * q * d))
         elif self.forecast is not None and self.forecast.time == t:
             # a corrector's step begins elsewhere, and is not extrapolated
             a = self.forecast.fraction

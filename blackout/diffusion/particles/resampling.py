@@ -124,12 +124,12 @@ def run_particles(
     device = torch.device(plan.device)
     num_steps = len(times) - 1
     streams = generator.particles(number) if isinstance(generator, SampleStreams) else generator
-    mean = plan.mean
-    if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
-        mean = mean.repeat_interleave(number, 0)
+    data_mean = plan.data_mean
+    if data_mean is not None and data_mean.ndim == len(shape) and len(data_mean) > 1:
+        data_mean = data_mean.repeat_interleave(number, 0)
     final_time = time_on(times[-1], device)
     source = source_at(streams, num_steps + 1)
-    start = process.prior((shape[0] * number, *shape[1:]), final_time, source, mean=mean)
+    start = process.prior((shape[0] * number, *shape[1:]), final_time, source, data_mean=data_mean)
 
     # 2. Known elements follow one path, and weight the particles.
     path = None
@@ -153,7 +153,7 @@ def run_particles(
             callback(k, x[::number], None)
 
     correction = replace(plan.correction, corrector=correct)
-    swarm_plan = replace(plan, kernel=swarm, correction=correction, mean=None, known=None)
+    swarm_plan = replace(plan, kernel=swarm, correction=correction, data_mean=None, known=None)
     x0 = run_sampler(swarm_plan, tuple(start.shape), streams, start=start, callback=show_first)
 
     # 4. One particle of every sample, by weight.

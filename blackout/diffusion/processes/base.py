@@ -73,7 +73,7 @@ class Process(ABC):
 
     @abstractmethod
     def prior(
-        self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None
+        self, shape: Shape, t: Time, generator: RandomSource = None, data_mean: Tensor | None = None
     ) -> Tensor:
         """Draw the states that sampling starts from.
 
@@ -81,7 +81,7 @@ class Process(ABC):
             shape: [B, ...] of the states.
             t: the final time, on their device.
             generator: source of random numbers.
-            mean: E[X_0], for processes whose prior uses it; None starts without it.
+            data_mean: E[X_0], for processes whose prior uses it; None starts without it.
         """
 
     @abstractmethod
@@ -189,7 +189,7 @@ class CountProcess(JumpProcess):
         return -self.reverse_jumps(xt)
 
     def prior(
-        self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None
+        self, shape: Shape, t: Time, generator: RandomSource = None, data_mean: Tensor | None = None
     ) -> Tensor:
         """Draw Poisson(q E[X_0] + a (1 - q)), a the stationary mean, which None stands for.
 
@@ -205,17 +205,17 @@ class CountProcess(JumpProcess):
             shape: [B, ...].
             t: the final time, on the device of the counts.
             generator: source of random numbers.
-            mean: E[X_0], broadcastable to shape; that of every sample's class, if samples have
+            data_mean: E[X_0], broadcastable to shape; that of every sample's class, if samples have
                 classes.
 
         Returns:
             States of `shape`.
         """
         t = torch.as_tensor(t, dtype=torch.float64)
-        if mean is None and self.mean == 0:
+        if data_mean is None and self.mean == 0:
             return torch.zeros(shape, dtype=self.dtype, device=t.device)
-        data_mean = self.mean if mean is None else mean.to(t)
-        rate = torch.exp(-t) * data_mean - self.mean * torch.expm1(-t)
+        initial_mean = self.mean if data_mean is None else data_mean.to(t)
+        rate = torch.exp(-t) * initial_mean - self.mean * torch.expm1(-t)
         counts = poisson(rate.expand(shape), generator)
         return counts.clamp_(max=self.num_states - 1).to(self.dtype)
 

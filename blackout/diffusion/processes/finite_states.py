@@ -243,9 +243,9 @@ class FiniteProcess(Process):
         return self.propagate(uniform_levels, torch.zeros_like(t), t)[0]
 
     def prior(
-        self, shape: Shape, t: Time, generator: RandomSource = None, mean: Tensor | None = None
+        self, shape: Shape, t: Time, generator: RandomSource = None, data_mean: Tensor | None = None
     ) -> Tensor:
-        """Draw independent states of `shape` [B, ...] from `prior_pmf`; `mean` is ignored."""
+        """Draw independent states of `shape` [B, ...] from `prior_pmf`; `data_mean` is ignored."""
         sums = cumulative_probabilities(self.prior_pmf(t))
         u = uniform(shape, generator, sums.device)
         return torch.searchsorted(sums, u, right=True).to(self.dtype)
