@@ -144,7 +144,9 @@ def figure2(paths: int = 4) -> Any:
     figure = plt.figure(figsize=(11, 6))
     axes = figure.subplots(2, 2)
     places = np.linspace(-6, 14, 201)
-    law = np.stack([P0 @ thinning(LARGEST, math.exp(-t)) for t in fisher_times(STEPS).tolist()])
+    distribution = np.stack(
+        [P0 @ thinning(LARGEST, math.exp(-t)) for t in fisher_times(STEPS).tolist()]
+    )
     shown = (
         (
             "(a) Gaussian",
@@ -155,7 +157,7 @@ def figure2(paths: int = 4) -> Any:
         ),
         (
             "(b) pure death",
-            law,
+            distribution,
             (-0.5, LARGEST + 0.5),
             death_forward(paths, rng),
             death_back(paths),

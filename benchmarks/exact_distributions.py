@@ -1,4 +1,4 @@
-"""Distributions that are known exactly, in place of a trained model: `law=` of `sample.py`.
+"""Distributions that are known exactly, in place of a trained model: `prior=` of `sample.py`.
 
 For Markov chains of names, reverse runs, posteriors of single elements and tilts of pairs are sums
 over messages. Three of them need no network, and each has scores that compare samples with the
@@ -100,15 +100,14 @@ class Chain:
 
     def __post_init__(self) -> None:
         if self.length < 2:
-            raise UserError(f"law: elements must be at least 2, not {self.length}")
+            raise UserError(f"prior.elements must be at least 2, not {self.length}")
 
     def tilted(self, pair: Tensor, scale: float) -> Chain:
         """Return this distribution times exp(scale sum_i pair(x_i, x_{i + 1})), pair [N, N]."""
         return replace(self, weight=self.weight * torch.exp(scale * pair))
 
     def draw(self, node: Tensor, source: RandomSource = None) -> Tensor:
-        """x in law proportional to the chain's times prod_i node[i, x_i], by backward messages and
-        forward draws.
+        """Draw x from the chain times prod_i node[i, x_i], by backward messages and forward draws.
 
         Args:
             node: float64 [n, D, N].
@@ -237,7 +236,7 @@ class ExactFamily:
         """
         refuse_unknown(request, "posterior", "operator", "noise", "measurement", "calibrate")
         if not request.get("posterior"):
-            raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
+            raise UserError("an exact prior is for posterior samples: add posterior=sgdd")
         draw: Draw = instantiate(request["posterior"], "posterior").make_draw(
             model, model.sampler, request
         )
@@ -268,7 +267,7 @@ class ExactModel(Model):
         self.process = Uniform(len(chain.first) - 1)
         self.sampler = Sampler(LevelBridge(), num_steps, poisson_start=False, batch_size=batch_size)
         self.register_buffer("data_mean", torch.zeros(self.shape))
-        self.config = {"law": name, "elements": chain.length, "names": len(chain.first)}
+        self.config = {"prior": name, "elements": chain.length, "names": len(chain.first)}
 
     @property
     def device(self) -> torch.device:
@@ -308,11 +307,11 @@ class ExactModel(Model):
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """Refused."""
-        raise UserError("an exact law is not trained")
+        raise UserError("an exact prior is not trained")
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """Refused."""
-        raise UserError("an exact law is not trained")
+        raise UserError("an exact prior is not trained")
 
     def example(self) -> tuple[Tensor, Tensor]:
         """One state and a time."""
@@ -391,14 +390,17 @@ class Synthetic(ExactModel):
         )
         prior = self.prior().draw(len(x), _streams(samples.seed, _PRIOR, len(x)))
         drawn = {"samples": x, "perfect": perfect, "prior": prior}
-        laws = {"posterior": wanted}
+        distributions = {"posterior": wanted}
         values = {}
         for (name, draws), prefix in zip(drawn.items(), ("", "floor_", "prior_"), strict=True):
             pair = (draws[:, 0].long() * 50 + draws[:, 1]).numpy()
-            law = np.bincount(pair, minlength=2500).reshape(50, 50) / len(x)
-            laws[name], values[f"{prefix}hellinger"] = law, hellinger(law, wanted)
-            values[f"{prefix}total_variation"] = float(np.abs(law - wanted).sum() / 2)
-        save_picture(heat_maps(laws), directory / "heat_maps.png")
+            distribution = np.bincount(pair, minlength=2500).reshape(50, 50) / len(x)
+            distributions[name], values[f"{prefix}hellinger"] = (
+                distribution,
+                hellinger(distribution, wanted),
+            )
+            values[f"{prefix}total_variation"] = float(np.abs(distribution - wanted).sum() / 2)
+        save_picture(heat_maps(distributions), directory / "heat_maps.png")
         return {"values": values}
 
 
@@ -556,14 +558,14 @@ def _outliers(x: Tensor, truth: Tensor) -> float:
     return 0.0 if not len(notes) else float((~torch.isin(notes, truth.long())).double().mean())
 
 
-def heat_maps(laws: Mapping[str, np.ndarray]) -> Figure:
+def heat_maps(distributions: Mapping[str, np.ndarray]) -> Figure:
     """Plot probabilities of two elements side by side, on one scale."""
-    figure = Figure(figsize=(3 * len(laws), 3.2), layout="constrained")
-    largest = float(next(iter(laws.values())).max()) * 1.5
-    for axis, (name, law) in zip(
-        np.atleast_1d(figure.subplots(1, len(laws))), laws.items(), strict=True
+    figure = Figure(figsize=(3 * len(distributions), 3.2), layout="constrained")
+    largest = float(next(iter(distributions.values())).max()) * 1.5
+    for axis, (name, distribution) in zip(
+        np.atleast_1d(figure.subplots(1, len(distributions))), distributions.items(), strict=True
     ):
-        axis.imshow(law, vmin=0, vmax=largest, cmap="magma", origin="lower")
+        axis.imshow(distribution, vmin=0, vmax=largest, cmap="magma", origin="lower")
         axis.set_title(name)
         axis.set_axis_off()
     return figure

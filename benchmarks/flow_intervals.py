@@ -226,15 +226,15 @@ def run(options: argparse.Namespace) -> None:
         spread = float(torch.tensor(off).square().mean().sqrt())
         width = float(torch.tensor(widths).median())
         print(f"{name:56} {ends:6} {error:6} {width:7.3f} {spread:7.3f} {flagged:8}", flush=True)
-    law = FirstOrder()
+    target = FirstOrder()
     known = (exact_values(FirstOrder()) or {})["log_z"]
     missed: dict[str, Draw] = {
         "all there": missing(lambda m: m.abs() >= 0),
         "no order": missing(lambda m: m.abs() < 0.7),
         "one of two ordered modes, and noise": missing(lambda m: m > -0.7),
         "one mode alone": missing(lambda m: m > 0.7),
-        "AIS, 64 sweeps": annealed(law, _SAMPLES, 64),
-        "AIS, 4 sweeps": annealed(law, _SAMPLES, 4),
+        "AIS, 64 sweeps": annealed(target, _SAMPLES, 64),
+        "AIS, 4 sweeps": annealed(target, _SAMPLES, 4),
     }
     print(
         f"{_SAMPLES} samples of exp(15 m^4), 20 spins: "
@@ -242,7 +242,7 @@ def run(options: argparse.Namespace) -> None:
     )
     for name, draw in missed.items():
         found = [
-            evaluate_draw(law, draw(seed), seed)
+            evaluate_draw(target, draw(seed), seed)
             for seed in range(options.first, options.first + options.draws)
         ]
         flagged, named = (

@@ -31,7 +31,7 @@ class Epochs:
 
     Args:
         network: to be trained.
-        target: the law.
+        target: the distribution.
         sizes: times, chains, steps and states of a step.
     """
 

@@ -36,22 +36,25 @@ from blackout.verification.toys import (
 DRAWS = 10_000
 
 
-def distances(x: torch.Tensor, law: Array) -> str:
+def distances(x: torch.Tensor, distribution: Array) -> str:
     """Return the total variation of samples [n, pixels] to a distribution, and of exact samples."""
     drawn = np.bincount(
-        np.ravel_multi_index(tuple(x.long().numpy().T), (16,) * x.shape[1]), minlength=len(law)
+        np.ravel_multi_index(tuple(x.long().numpy().T), (16,) * x.shape[1]),
+        minlength=len(distribution),
     )
     n = len(x)
     rng = np.random.default_rng(0)
-    floor = np.mean([total_variation(rng.multinomial(n, law) / n, law) for _ in range(8)])
-    return f"{total_variation(drawn / n, law):.3f} ({floor:.3f})"
+    floor = np.mean(
+        [total_variation(rng.multinomial(n, distribution) / n, distribution) for _ in range(8)]
+    )
+    return f"{total_variation(drawn / n, distribution):.3f} ({floor:.3f})"
 
 
 def completion(y: int, number: int, correctors: int = 0) -> str:
     """Return the error of the second pixel of the pair of `blackout.verification` given the first,
     y."""
     pair = pixel_pair()
-    law = pair.p0.reshape(16, 16)[y] / pair.p0.reshape(16, 16)[y].sum()
+    distribution = pair.p0.reshape(16, 16)[y] / pair.p0.reshape(16, 16)[y].sum()
     n = DRAWS if number < 64 else DRAWS // 2
     streams = SampleStreams(0, torch.arange(n))
     known = KnownElements(torch.full((1, 2), y, dtype=torch.uint8), torch.tensor([[True, False]]))
@@ -65,8 +68,10 @@ def completion(y: int, number: int, correctors: int = 0) -> str:
         known,
     )
     if number == 1:
-        return distances(run_sampler(plan, (n, 2), streams)[:, 1:], law)
-    return distances(run_particles(plan, (n, 2), streams, Particles(number)).samples[:, 1:], law)
+        return distances(run_sampler(plan, (n, 2), streams)[:, 1:], distribution)
+    return distances(
+        run_particles(plan, (n, 2), streams, Particles(number)).samples[:, 1:], distribution
+    )
 
 
 STEERED: dict[str, dict[str, Any]] = {
@@ -91,7 +96,10 @@ def steering(
     log_l = -strength * rng.random(16)
     z = float(p @ np.exp(log_l))
     matrices = generator_transitions(process.generator().numpy())
-    toys = [JumpToy("", law.reshape(4, 4), matrices) for law in (p, p * np.exp(log_l) / z)]
+    toys = [
+        JumpToy("", distribution.reshape(4, 4), matrices)
+        for distribution in (p, p * np.exp(log_l) / z)
+    ]
 
     def classifier(x: torch.Tensor, t: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         plain, given = (np.maximum(toy.marginal(float(t)), 1e-300) for toy in toys)
@@ -113,11 +121,11 @@ def steering(
     drawn = steering.run(plan, (n, 2), streams)
     spent = time.process_time() - began
     found = drawn.log_normaliser.exp() / z
-    law = np.bincount(state_numbers(drawn.samples.long(), 4), minlength=16) / n
+    distribution = np.bincount(state_numbers(drawn.samples.long(), 4), minlength=16) / n
     floor = np.mean(
         [total_variation(rng.multinomial(n, toys[1].p0) / n, toys[1].p0) for _ in range(8)]
     )
-    distance = f"{total_variation(law, toys[1].p0):.3f} ({floor:.3f})"
+    distance = f"{total_variation(distribution, toys[1].p0):.3f} ({floor:.3f})"
     return distance, f"{float(found.mean()):.3f} +- {float(found.std()) / math.sqrt(n):.3f}", spent
 
 

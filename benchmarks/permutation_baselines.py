@@ -37,9 +37,9 @@ class SinkhornPixelLoss(SinkhornLoss):
     labels: ClassVar[bool] = False
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, states, back = inputs.reverse_steps(1)
-        assert isinstance(law, Matching)
-        noisy = law.perturbed_scores((self.draws,), inputs.streams) / self.temperature
+        distribution, states, back = inputs.reverse_steps(1)
+        assert isinstance(distribution, Matching)
+        noisy = distribution.perturbed_scores((self.draws,), inputs.streams) / self.temperature
         matrices = sinkhorn(noisy, self.iterations).exp()
         items = inputs.items.float().flatten(2).unsqueeze(1)
         fixed = inputs.denoiser.first_fixed
@@ -83,11 +83,11 @@ class SortingNetworkLoss(ShuffleLoss):
         comparators(2, self.layout)
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, _, back = inputs.reverse_steps(1)
-        if not isinstance(law, PlackettLuce):
+        distribution, _, back = inputs.reverse_steps(1)
+        if not isinstance(distribution, PlackettLuce):
             raise ValueError("a sorting network sorts scores of items: reverse=pl")
         # the highest score comes first
-        matrix = relaxed_sort(-law.scores, self.steepness, self.layout, self.error_free)
+        matrix = relaxed_sort(-distribution.scores, self.steepness, self.layout, self.error_free)
         loss = F.binary_cross_entropy(
             matrix.clamp(0, 1), F.one_hot(back, matrix.shape[-1]).to(matrix)
         )

@@ -23,13 +23,17 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
     """Plot the distributions of `chain_distributions`, with a row of bars per step."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    laws = chain_distributions(target, n)
+    distributions = chain_distributions(target, n)
     names = ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
-    figure = Figure(figsize=(1.3 * len(laws), 2.2), layout="constrained")
-    for step, (axes, law) in enumerate(
-        zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)
+    figure = Figure(figsize=(1.3 * len(distributions), 2.2), layout="constrained")
+    for step, (axes, distribution) in enumerate(
+        zip(
+            figure.subplots(1, len(distributions), sharey=True), distributions.tolist(), strict=True
+        )
     ):
-        axes.bar(names, law, color="tab:blue" if step + 1 < len(laws) else "tab:green")
+        axes.bar(
+            names, distribution, color="tab:blue" if step + 1 < len(distributions) else "tab:green"
+        )
         axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
         axes.tick_params("x", rotation=90, labelsize=7)
         axes.set_title("uniform" if step == 0 else f"step {step}", fontsize=9)

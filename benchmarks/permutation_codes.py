@@ -181,14 +181,14 @@ def product_distribution(
     weight = torch.zeros(len(both), dtype=torch.float64, device=codes.device)
     weight[: len(codes)] = 1 / len(codes) if weights is None else weights.double()
     group = torch.zeros(len(both), dtype=torch.int64, device=codes.device)
-    law = torch.ones(len(both), dtype=torch.float64, device=codes.device)
+    probabilities = torch.ones(len(both), dtype=torch.float64, device=codes.device)
     for block in blocks:
         mass = _summed(weight, group)
         for place in block.tolist():
-            law *= _summed(weight, group * n + both[:, place]) / mass.clamp(min=1e-300)
+            probabilities *= _summed(weight, group * n + both[:, place]) / mass.clamp(min=1e-300)
         if block is not blocks[-1]:
             group = _joined(group, both[:, block], n)
-    return law if own else law[len(codes) :]
+    return probabilities if own else probabilities[len(codes) :]
 
 
 def product_mass(

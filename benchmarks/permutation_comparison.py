@@ -75,10 +75,10 @@ def methods(
     for objective in ("masked", "autoregressive"):
         for code in CODES:
             yield f"{code}, {objective}", partial(coded, source, scale, device, code, objective)
-    for law in (GeneralizedPlackettLuce, PlackettLuce):
+    for distribution in (GeneralizedPlackettLuce, PlackettLuce):
         for whole in (True, False):
-            name = f"{law.__name__} shuffle, {'schedule' if whole else 'one step'}"
-            yield name, partial(shuffled, source, scale, device, law, whole)
+            name = f"{distribution.__name__} shuffle, {'schedule' if whole else 'one step'}"
+            yield name, partial(shuffled, source, scale, device, distribution, whole)
     yield "softmaxes + assignment", partial(matched, source, scale, device, 0)
     yield "Gumbel-Sinkhorn", partial(matched, source, scale, device, 10)
 
@@ -122,7 +122,9 @@ def coded(source: Puzzles, scale: Scale, device: torch.device, code: Any, object
     return Method(model.network, loss, {f"{k} passes": (k, partial(solve, k)) for k in asked})
 
 
-def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whole: bool) -> Method:
+def shuffled(
+    source: Puzzles, scale: Scale, device: torch.device, distribution: Any, whole: bool
+) -> Method:
     """Return reverse steps of riffle shuffles, from items in the order X_t to the previous time."""
     n = source.facts["num_items"]
     schedule = (
@@ -130,10 +132,12 @@ def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whol
     )
     network = transformer(source, scale, times=True).to(device)
 
-    def law_of(items: Tensor, step: Tensor) -> Any:
+    def predict_distribution(items: Tensor, step: Tensor) -> Any:
         masked = torch.full(items.shape[:2], n, device=items.device)
         scores = network(masked, {"items": items, "condition": step.float().unsqueeze(1)})
-        return law(scores.transpose(1, 2) if law is GeneralizedPlackettLuce else scores[..., 0])
+        return distribution(
+            scores.transpose(1, 2) if distribution is GeneralizedPlackettLuce else scores[..., 0]
+        )
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
         right = rearrange(items, solution)
@@ -141,13 +145,17 @@ def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whol
         which = torch.randint(len(schedule) - 1, (len(items),))
         rows = torch.arange(len(items))
         shown, target = (pi[rows, 0, which].to(items.device) for pi in (states, back))
-        return -law_of(rearrange(right, shown), which.to(items.device)).log_prob(target).mean()
+        return (
+            -predict_distribution(rearrange(right, shown), which.to(items.device))
+            .log_prob(target)
+            .mean()
+        )
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
         order = torch.arange(n, device=items.device).expand(len(items), n)
         for step in reversed(range(len(schedule) - 1)):
             here = torch.full((len(items),), step, device=items.device)
-            order = compose(order, law_of(rearrange(items, order), here).mode)
+            order = compose(order, predict_distribution(rearrange(items, order), here).mode)
         return order, torch.ones(len(items), dtype=torch.bool)
 
     return Method(network, loss, {f"{len(schedule) - 1} steps": (len(schedule) - 1, solve)})
@@ -161,21 +169,21 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
     n = source.facts["num_items"]
     network = transformer(source, scale).to(device)
 
-    def law_of(items: Tensor) -> Matching:
+    def predict_distribution(items: Tensor) -> Matching:
         scores = network(torch.full(items.shape[:2], n, device=items.device), {"items": items})
         return Matching(scores.transpose(1, 2), sweeps)
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
-        law = law_of(items)
+        distribution = predict_distribution(items)
         return (
-            -(Matching(law.perturbed_scores(Size()), sweeps) if sweeps else law)
+            -(Matching(distribution.perturbed_scores(Size()), sweeps) if sweeps else distribution)
             .log_prob(solution)
             .mean()
         )
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
-        law = law_of(items)
-        return law.mode, is_permutation(law.scores.argmax(-1)).cpu()
+        distribution = predict_distribution(items)
+        return distribution.mode, is_permutation(distribution.scores.argmax(-1)).cpu()
 
     return Method(network, loss, {"1 pass": (1, solve)})
 

@@ -1,6 +1,6 @@
 """The exact distribution of a list at every scheduled time.
 
-    python -m benchmarks.permutation_distributions <run> --out distributions.png
+    python -m benchmarks.permutation_distributions <run> --out shuffle_distributions.png
 
 The list is the first held-out one of a shuffle diffusion of up to five items.
 
@@ -32,7 +32,9 @@ MOST_ITEMS = 5
 _ORDERS = 24
 
 
-def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) -> Tensor:
+def exact_marginals(
+    denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None
+) -> Tensor:
     """Return the distributions of the order at t_k, ..., t_1 and 0 under the reverse steps.
 
     They are float64 [k + 1, b, m!], summed over all lists.
@@ -70,14 +72,14 @@ def draw_laws(
 
     Args:
         denoiser: of one list, with its items.
-        times: as in `laws`.
+        times: as in `exact_marginals`.
         kind: of items, see `blackout.permutations.datasets.Puzzles`.
         truth: int64 [1, n], the right order, which is marked.
 
     References: Zhang et al. 2025, figure 1.
     """
-    law = denoiser(truth.new_zeros(1, 0, denoiser.num_free), times[0])
-    if denoiser.num_free > MOST_ITEMS or isinstance(law, Matching):
+    distribution = denoiser(truth.new_zeros(1, 0, denoiser.num_free), times[0])
+    if denoiser.num_free > MOST_ITEMS or isinstance(distribution, Matching):
         return
     states = list[Tensor]()
     items = denoiser.items
@@ -88,7 +90,7 @@ def draw_laws(
     from matplotlib.figure import Figure
 
     every = prepend_first(all_permutations(denoiser.num_free), fixed)
-    found = laws(denoiser, times)[:, 0].cpu()
+    found = exact_marginals(denoiser, times)[:, 0].cpu()
     # bars that can be told apart
     few = found[-1].topk(min(_ORDERS, len(every))).indices.sort().values
     told = (
@@ -101,8 +103,10 @@ def draw_laws(
     colours = [
         "tab:green" if bool(right) else "tab:blue" for right in (every == truth.cpu()).all(1)
     ]
-    for column, (t, law) in enumerate(zip([*reversed(times), 0], found.tolist(), strict=True)):
-        rows[0, column].bar(range(len(law)), law, color=colours)
+    for column, (t, distribution) in enumerate(
+        zip([*reversed(times), 0], found.tolist(), strict=True)
+    ):
+        rows[0, column].bar(range(len(distribution)), distribution, color=colours)
         rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=told, xticks=[])
         rows[1, column].axis("off")
         if (
@@ -115,7 +119,7 @@ def draw_laws(
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, help="run directory, .ckpt file or exported model")
-    parser.add_argument("--out", type=Path, default=Path("laws.png"))
+    parser.add_argument("--out", type=Path, default=Path("shuffle_distributions.png"))
     given = parser.parse_args(argv)
     model = load_model(given.model)
     assert isinstance(model, ShuffleDiffusion)

@@ -37,9 +37,9 @@ def _table(n: int) -> list[str]:
         walks["transposition"] = RandomTransposition()
     targets = (0.5, 0.1, MIXED_DISTANCE)
     lines.append(f"{'':<16}" + "".join(f"{target:>8}" for target in targets))
-    for name, law in walks.items():
+    for name, walk in walks.items():
         lines.append(
-            f"{name:<16}" + "".join(f"{mixing_time(law, n, target):>8}" for target in targets)
+            f"{name:<16}" + "".join(f"{mixing_time(walk, n, target):>8}" for target in targets)
         )
     return lines
 

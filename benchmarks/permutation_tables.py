@@ -133,24 +133,28 @@ def _sorting(paper: bool) -> list[Row]:
 
 
 def _laws(paper: bool, others: bool) -> list[Row]:
-    """Reverse laws and decoders; with the other shuffles in table 6."""
-    laws = {"gpl": ("gpl", "riffle"), "pl": ("pl", "riffle"), "irs": ("inverse_riffle", "riffle")}
+    """Reverse distributions and decoders; with the other shuffles in table 6."""
+    reverse_choices = {
+        "gpl": ("gpl", "riffle"),
+        "pl": ("pl", "riffle"),
+        "irs": ("inverse_riffle", "riffle"),
+    }
     if others:
-        laws |= {
+        reverse_choices |= {
             "it": ("inverse_transposition", "transposition"),
             "ii": ("inverse_insertion", "insertion"),
         }
     found = []
     for n in ((9, 32, 52) if others else (52,)) if paper else (5,):
-        for law, (reverse, shuffle) in laws.items():
+        for choice, (reverse, shuffle) in reverse_choices.items():
             settings: tuple[str, ...]
             if not paper:
                 settings = (*_sort(n, paper), f"reverse={reverse}", f"shuffle={shuffle}", *_STEPS)
-            elif law in ("gpl", "pl"):
+            elif choice in ("gpl", "pl"):
                 settings = (*_sort(n, paper), f"reverse={reverse}")
             else:
-                settings = (f"experiment=symmetric/table6_{law}", f"dataset.length={n}")
-            both = law in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
+                settings = (f"experiment=symmetric/table6_{choice}", f"dataset.length={n}")
+            both = choice in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
             found.append(
                 Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",))
             )

@@ -21,8 +21,8 @@ from blackout.protocols import Samples
 from blackout.random import SampleStreams, StepStreams
 from blackout.safe_reading import read_text
 
-# Held-out letters, those that spell most words, for which the model's law is compared with the
-# uniform one.
+# Held-out letters, those that spell most words, for which the model's distribution is compared with
+# the uniform one.
 _SHOWN = 4
 
 

@@ -112,7 +112,7 @@ def save_trajectories(
     rows = (
         ("the chain, from noise", [states.x for states in observed.recorded_states], True),
         (
-            "Gibbs chains, annealed\nwith the law p_t",
+            "Gibbs chains, annealed\nwith the distribution p_t",
             [states.x for states in gibbs.recorded_states],
             True,
         ),

@@ -203,7 +203,7 @@ _POWERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)
 
 def hidden(bench: Bench) -> Iterator[Row]:
     """CRPS in counts of what is hidden (of all, blurred and pooled), by `auto` and by weighted training data, on the
-    same truths: fair for few samples [Ferro 2014]; a law of weighted data is scored as it is.
+    same truths: fair for few samples [Ferro 2014]; a distribution of weighted data is scored as it is.
 
     Training data weigh by the likelihood to the best of ten powers, or of known elements by the best of ten normal
     kernels; by the likelihood itself too. `difference` is of every truth from the better rival.
@@ -221,19 +221,19 @@ def hidden(bench: Bench) -> Iterator[Row]:
         scored = torch.ones(truths[0].numel(), dtype=torch.bool) if known is None else ~known[1].flatten()
         reached = (truths.flatten(1)[:, scored, None] <= levels).double()
 
-        def of_law(weight: Tensor, scored: Tensor = scored, reached: Tensor = reached) -> Tensor:
-            law = torch.einsum("nt,tdl->ndl", weight, below[:, scored])
-            return ((law - reached) ** 2).sum(-1).mean(-1)
+        def of_distribution(weight: Tensor, scored: Tensor = scored, reached: Tensor = reached) -> Tensor:
+            distribution = torch.einsum("nt,tdl->ndl", weight, below[:, scored])
+            return ((distribution - reached) ** 2).sum(-1).mean(-1)
 
         if known is None:
             many = replace(problem, measurement=problem.measurement.repeat_interleave(len(bench.training), 0))
             log_l = many.log_likelihood(bench.training.double().repeat(number, 1, 1, 1)).view(number, -1)
-            laws = [torch.softmax(power * log_l, 1) for power in _POWERS]
+            distributions = [torch.softmax(power * log_l, 1) for power in _POWERS]
         else:
             seen = known[1]
             off = ((bench.training[:, seen].double()[None] - truths[:, seen].double()[:, None]) ** 2).sum(-1)
-            laws = [torch.softmax(-off / (2 * width**2), 1) for width in _KERNELS]
-        found = [of_law(law) for law in laws]
+            distributions = [torch.softmax(-off / (2 * width**2), 1) for width in _KERNELS]
+        found = [of_distribution(distribution) for distribution in distributions]
         best = min(found, key=lambda one: float(one.mean()))
         with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
             drawn = Auto().resolve(bench.prior, problem).sample(bench.prior, problem, number * samples, bench.seed)
@@ -270,8 +270,8 @@ def widths(bench: Bench) -> Iterator[Row]:
 
     def by_training(noise: Noise, y: Tensor) -> list[Tensor]:
         """log p(y) of every operator, up to a number, [n] each."""
-        laws = [operator(bench.training) for operator in operators]
-        log_l = [torch.stack([noise.log_prob(one[None], m).flatten(1).sum(1) for one in y]) for m in laws]
+        means = [operator(bench.training) for operator in operators]
+        log_l = [torch.stack([noise.log_prob(one[None], m).flatten(1).sum(1) for one in y]) for m in means]
         return [torch.logsumexp(one, 1) for one in log_l]
 
     for exposure in _EXPOSURES:

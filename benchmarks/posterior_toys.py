@@ -1,4 +1,4 @@
-"""Posterior samplers on laws that are known exactly; see benchmarks/posterior.py."""
+"""Posterior samplers on priors that are known exactly; see benchmarks/posterior.py."""
 
 from __future__ import annotations
 
@@ -130,13 +130,13 @@ class Templates:
         generator = torch.Generator().manual_seed(seed)
         level = torch.randint(0, 8, (4, self.elements), generator=generator)
         level[1::2, : self.elements // 2] = level[::2, : self.elements // 2]
-        self.law = share * torch.eye(8, dtype=torch.float64)[level] + (1 - share) / 8  # [template, element, level]
+        self.probabilities = share * torch.eye(8, dtype=torch.float64)[level] + (1 - share) / 8  # [template, element, level]
         self._generator = generator
 
     def truth(self) -> Tensor:
         """One draw, int64 [1, elements]."""
         template = int(torch.randint(0, 4, (1,), generator=self._generator))
-        return torch.multinomial(self.law[template], 1, generator=self._generator).T
+        return torch.multinomial(self.probabilities[template], 1, generator=self._generator).T
 
     def prior(self) -> Prior:
         """With the exact denoiser."""
@@ -144,7 +144,7 @@ class Templates:
 
     def _denoise(self, xt: Tensor, t: Tensor) -> CategoricalPrediction:
         forward = self.process.log_likelihood(xt, t).double().transpose(1, 2)  # [n, element, level]
-        joint = self.law.log() + forward[:, None]
+        joint = self.probabilities.log() + forward[:, None]
         of_element = joint.logsumexp(-1, keepdim=True)
         template = of_element.sum(2, keepdim=True).log_softmax(1)
         return CategoricalPrediction((joint - of_element + template).logsumexp(1).transpose(1, 2))
@@ -175,7 +175,7 @@ def faults(quick: bool) -> Iterator[Row]:
         "operator transposed": (some, photons, transposed, photons),
         "12 of 48 dead": (identity, photons, Matrix(torch.diag((number >= 12).double())), photons),
         "saturated at 8": (identity, photons, identity, photons),
-        "half of another law": (identity, normal, identity, normal),
+        "half from another model": (identity, normal, identity, normal),
         "less noise than said": (identity, normal, identity, Gaussian(0.2)),
         "too narrow a black box": (box := Function(some), photons, box, photons),
     }  # fmt: skip
@@ -191,26 +191,26 @@ def faults(quick: bool) -> Iterator[Row]:
         for seed in range(cases):
             tight = operator is sums or operator is some or really is not operator
             share, samples = (0.95, 16) if tight else (0.7, 8)
-            law = Templates(seed, share)
-            prior, truth = law.prior(), law.truth()
-            if kind == "half of another law":
+            model = Templates(seed, share)
+            prior, truth = model.prior(), model.truth()
+            if kind == "half from another model":
                 truth = torch.where(half, truth, Templates(seed + 100).truth())
             y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).step(0))
             y[0, 3] += 30.0 * (kind == "outlier")
             y = y.clamp(max=8.0) if kind.startswith("saturated") else y
             method = stuck if kind == "stuck chains" else Auto().resolve(prior, InverseProblem(operator, noise, y))
-            named += bool(_warned(law, method, Measurements(
+            named += bool(_warned(model, method, Measurements(
                 operator, noise, prior.shape, 7, torch.zeros(1, dtype=torch.int64), lambda seed: None, y, "planted",
             ), samples))  # fmt: skip
         yield {"case": kind, "named": named, "of": cases}
 
 
-def _warned(law: Templates, method: Method, measurements: Measurements, samples: int) -> list[str]:
+def _warned(model: Templates, method: Method, measurements: Measurements, samples: int) -> list[str]:
     """What `sample.py` would warn of."""
-    prior, problem = law.prior(), measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
+    prior, problem = model.prior(), measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
     found = method.sample(prior, problem, samples)
     draw = SimpleNamespace(
-        model=law, method=method, measurements=measurements, num_samples=samples, cost=[],
+        model=model, method=method, measurements=measurements, num_samples=samples, cost=[],
         nfe=sum(sweep["network_evaluations"] for sweep in found.trace),
         draw_unconditional=lambda number, seed: prior.draw(number, SampleStreams(seed, torch.arange(number))),
         perturb=lambda x, number, seed: prior.perturb(x, SampleStreams(seed, torch.arange(len(x))), number),

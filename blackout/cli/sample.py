@@ -75,14 +75,14 @@ def sample(cfg: DictConfig) -> Path:
     for name, maximum in MAX_VALUES.items():
         is_allowed = 1 <= config[name] <= maximum
         refuse(not is_allowed, f"{name} must be from 1 to {maximum:,}, not {config[name]}")
-    sources = [name for name in ("ckpt", "law", "samples") if config[name]]
+    sources = [name for name in ("ckpt", "prior", "samples") if config[name]]
     refuse(
         not sources,
         "ckpt must be given: a run directory, a .ckpt file or an exported model directory",
     )
     refuse(
-        "law" in sources and len(sources) > 1,
-        "law stands in place of a model: omit ckpt and samples",
+        "prior" in sources and len(sources) > 1,
+        "prior is used in place of a model: omit ckpt and samples",
     )
     device = find_device(config["device"])
     with process_group(device):
@@ -224,7 +224,7 @@ def sample_provenance(
         "network_evaluations": draw.nfe,
         "sampler": dict(draw.description),
     }
-    if not config.get("law"):
+    if not config.get("prior"):
         report["weights"] = "averaged (EMA)"
     path = str(config["ckpt"]) if config["ckpt"] else config["ckpt"]
     return report | {"model": {"path": path, **model.config}}

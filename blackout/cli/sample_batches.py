@@ -177,9 +177,7 @@ class SampleWriter(ExitStack):
         picture = self._draw.picture(first)
         save_picture(picture, self._out / f"{self._draw.names.picture}.png")
         nfe = self._draw.nfe
-        print(
-            f"{self._num_added} samples of {nfe} network evaluations in {escaped(self._out)}"
-        )
+        print(f"{self._num_added} samples of {nfe} network evaluations in {escaped(self._out)}")
         outputs = {} if self._outputs is None else self._outputs.write(self._out)
         if outputs or scores:
             report = merge_reports({"values": {}}, outputs, scores, sample_provenance)

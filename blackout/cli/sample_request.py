@@ -28,11 +28,11 @@ PROGRAM_SETTINGS = frozenset(
         "device",
         "evaluate",
         "indices",
-        "law",
         "likelihood",
         "metrics",
         "num_samples",
         "out",
+        "prior",
         "samples",
         "seed",
         "seeds",
@@ -55,13 +55,19 @@ def load_requested(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, P
     Raises:
         UserError: the model cannot be loaded.
     """
-    if config["law"]:
-        refuse(config["evaluate"], "evaluate=true compares with data, and a law has none")
-        law = instantiate(config["law"], "law")
-        if not isinstance(law, Model):
-            raise UserError(f"law: {type(law).__name__} is not a law; task=dna_toy chooses one")
-        name = str(law.config.get("law", "law"))
-        return law.eval(), cast(ComponentFamily, law.family), Path("runs") / name / "law"
+    if config["prior"]:
+        refuse(
+            config["evaluate"],
+            "evaluate=true compares samples with data, which an exact prior does not have: omit it",
+        )
+        prior = instantiate(config["prior"], "prior")
+        if not isinstance(prior, Model):
+            raise UserError(
+                f"prior: {type(prior).__name__} is not an exact prior; "
+                "task=synthetic, task=dna_toy or task=music_toy chooses one"
+            )
+        name = str(prior.config.get("prior", "prior"))
+        return prior.eval(), cast(ComponentFamily, prior.family), Path("runs") / name / "prior"
     ckpt = fetched(str(optional_path(config, "ckpt")))
     is_simulated = str(config.get("measurement")).startswith(("test:", "val:", "train:"))
     settings = dict(config)

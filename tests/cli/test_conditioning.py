@@ -122,7 +122,7 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     assert all(np.array_equal(few[name], weighed[name][[3, 1]]) for name in ("samples", "log_normaliser", "indices"))
 
 
-def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
+def test_what_has_no_guided_distribution_is_refused_before_sampling(run, conditional):
     guided = (f"ckpt={conditional}", "classes=[3]")
     options = ("sampler=posterior_bridge", "sampler.guidance.scale=2")
     run("sample", *guided, *options).assert_refused("guidance", "trapezoidal")

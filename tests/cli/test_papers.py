@@ -121,8 +121,8 @@ PUBLISHED = {
         "shuffle.schedule": SORTS[52], "reverse._target_": "blackout.permutations.shuffle.ReversePL",
     },
     **{
-        f"symmetric/table6_{law} dataset.length={n}": {"shuffle.schedule": list(range(steps + 1)), "dataset.length": n}
-        for law, each in WALKS.items()
+        f"symmetric/table6_{reverse} dataset.length={n}": {"shuffle.schedule": list(range(steps + 1)), "dataset.length": n}
+        for reverse, each in WALKS.items()
         for n, steps in zip((9, 32, 52), each, strict=True)
     },
     "symmetric/table4_tsp20": TOURS | {
@@ -309,7 +309,7 @@ RIVALS = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
 """Appendix C.2 and Table 6 of SGDD: particles and steps."""
 
 
-@pytest.mark.parametrize("task, steps", [("table2", "law"), ("table3", "law"), ("table4_xor", "sampler"), ("table4_and", "sampler")])
+@pytest.mark.parametrize("task, steps", [("table2", "prior"), ("table3", "prior"), ("table4_xor", "sampler"), ("table4_and", "sampler")])
 @pytest.mark.parametrize("rival", RIVALS)
 def test_rivals_of_tasks_are_as_published(task, steps, rival):
     config = composed(f"task=sgdd/{task}", f"posterior={rival}", "ckpt=x", name="sample")
@@ -370,7 +370,7 @@ def test_a_few_steps_of_every_row(run, data_dir, experiment):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("row", [row for row in ROWS if "small" in row], ids=lambda row: row["task"][0])
-def test_a_few_samples_of_every_task_with_a_law_of_its_own(run, tmp_path, row):
+def test_a_few_samples_of_every_task_with_an_exact_prior(run, tmp_path, row):
     outcome = run("sample", f"task={coverage.name(row['task'][0])}", *row["small"], f"out={tmp_path / 'out'}")
     assert outcome.code == 0, outcome.err
 

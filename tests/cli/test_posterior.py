@@ -213,7 +213,7 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     y = np.load(tmp_path / "posterior.npz")["measurement"]
     assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
     outcome = draw(run, model, tmp_path / "own", *SMALL, "task=photons_thinning", "calibrate=10")
-    assert "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []  # of its own law
+    assert "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []  # of its own model
     outcome = draw(run, model, tmp_path / "all", *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
     assert "posterior=auto: sgdd" in outcome.out
     box = ("operator=inpaint_box", "posterior=auto", "measurement=test:0")

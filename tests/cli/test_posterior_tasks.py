@@ -1,4 +1,4 @@
-"""Tasks of their own: exact laws in place of a model, a classifier that learns first, and two processes."""
+"""Posterior tasks: exact priors in place of a model, a classifier that is trained first, and two processes."""
 
 import json
 
@@ -31,7 +31,7 @@ def model(run, runs):
 
 
 def test_synthetic_beside_its_floor_and_its_prior(run, tmp_path):
-    options = ("task=synthetic", "num_samples=1000", "posterior.sweeps=25", "law.elements=2")
+    options = ("task=synthetic", "num_samples=1000", "posterior.sweeps=25", "prior.elements=2")
     values = made(run, tmp_path, *options)["values"]
     assert values["total_variation"] < values["floor_total_variation"] + 0.05 < values["prior_total_variation"]
     assert (tmp_path / "heat_maps.png").stat().st_size > 0
@@ -49,7 +49,7 @@ def test_dna_at_every_scale(run, tmp_path):
 @pytest.mark.deep
 @pytest.mark.drawn
 def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
-    options = ("task=music_toy", "law.elements=48", "measurement=model:0-11", "posterior.sweeps=30")
+    options = ("task=music_toy", "prior.elements=48", "measurement=model:0-11", "posterior.sweeps=30")
     values = made(run, tmp_path, *options)["values"]
     assert values["violations"] == 0
     assert abs(values["hellinger"] - values["exact_hellinger"]) < 0.08 < values["prior_hellinger"] - values["hellinger"]
@@ -59,8 +59,8 @@ def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["posterior=smc", "posterior=svdd", "posterior=dps"])
-def test_every_method_takes_an_exact_law(run, tmp_path, method):
-    options = ("task=dna_toy", method, "num_samples=2", "operator.scale=2", "law.num_steps=4", "law.elements=6")
+def test_every_method_takes_an_exact_prior(run, tmp_path, method):
+    options = ("task=dna_toy", method, "num_samples=2", "operator.scale=2", "prior.num_steps=4", "prior.elements=6")
     made(run, tmp_path, *options)
 
 
@@ -71,7 +71,7 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
 
 
 def test_two_processes_draw_what_one_does(run, tmp_path):
-    options = ("task=dna_toy", "num_samples=7", "posterior.sweeps=2", "law.batch_size=8", "device=cpu")
+    options = ("task=dna_toy", "num_samples=7", "posterior.sweeps=2", "prior.batch_size=8", "device=cpu")
     made(run, tmp_path / "one", *options)
     shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
@@ -84,17 +84,17 @@ def test_two_processes_draw_what_one_does(run, tmp_path):
 
 HOSTILE = {
     "nothing given": ((), "ckpt"),
-    "law and model": (("task=dna_toy", "ckpt=CKPT"), "ckpt"),
-    "law alone": (("law={_target_: benchmarks.exact_distributions.Dna}",), "posterior"),
-    "no law": (("posterior=sgdd", "law={_target_: benchmarks.exact_distributions.Ring}"), "is not a law"),
-    "one element": (("task=synthetic", "law.elements=1"), "elements"),
-    "unknown field": (("task=dna_toy", "law.letters=3"), "letters"),
+    "prior and model": (("task=dna_toy", "ckpt=CKPT"), "ckpt"),
+    "prior alone": (("prior={_target_: benchmarks.exact_distributions.Dna}",), "posterior"),
+    "no prior": (("posterior=sgdd", "prior={_target_: benchmarks.exact_distributions.Ring}"), "is not an exact prior"),
+    "one element": (("task=synthetic", "prior.elements=1"), "elements"),
+    "unknown field": (("task=dna_toy", "prior.letters=3"), "letters"),
     "no scale": (("task=dna_toy", "operator.scale=[]"), "scale"),
-    "a word too long": (("task=dna_toy", "law.elements=2", "operator.word=[1,2,3]"), "word"),
+    "a word too long": (("task=dna_toy", "prior.elements=2", "operator.word=[1,2,3]"), "word"),
     "a measured reward": (("task=dna_toy", "measurement=model:0"), "reward"),
-    "data of a law": (("task=music_toy", "measurement=test:0"), "data"),
-    "a sampler of a law": (("task=music_toy", "sampler=level_bridge"), "sampler"),
-    "scores of a law": (("task=music_toy", "evaluate=true"), "evaluate"),
+    "data of a prior": (("task=music_toy", "measurement=test:0"), "data"),
+    "a sampler of a prior": (("task=music_toy", "sampler=level_bridge"), "sampler"),
+    "scores of a prior": (("task=music_toy", "evaluate=true"), "evaluate"),
     "a heat bath of a black box": (("task=synthetic", "posterior.likelihood_step=heat_bath"), "heat_bath"),
     "no examples": (("task=mnist_class", "ckpt=CKPT", "operator.classifier.examples=0"), "examples"),
     "no class": (("task=mnist_class", "ckpt=CKPT", "operator.label=77", "operator.classifier.examples=9"), "label"),

@@ -45,7 +45,7 @@ def test_correctors(run, tmp_path, process):
 
 REFUSED = {
     "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.correction.steps=1"], "no rates"),
-    "a law of levels of an endless process": (
+    "a distribution of levels of an endless process": (
         ["process=birth_death", "head=levels", "loss=cross_entropy", "sampler=level_bridge"], "finitely many",
     ),
 }  # fmt: skip

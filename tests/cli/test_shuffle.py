@@ -132,7 +132,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_other_laws_and_puzzles_train(run, tmp_path, name):
+def test_other_distributions_and_puzzles_train(run, tmp_path, name):
     done = run("train", *VARIANTS[name], *SMALL, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a",
                "callbacks.samples.every_n_steps=2")  # fmt: skip
     assert done.code == 0, done.err
@@ -150,7 +150,7 @@ def mine(path, array):
 
 
 WRONG = {
-    "a reverse law that does not exist": (lambda p: ["reverse=plackett"], "plackett"),
+    "a reverse distribution that does not exist": (lambda p: ["reverse=plackett"], "plackett"),
     "a shuffle that does not exist": (lambda p: ["shuffle=overhand"], "overhand"),
     "a loss of another family": (lambda p: ["loss=rates"], "schedule"),
     "a sampler of another family": (lambda p: ["sampler=poisson"], "sampler"),

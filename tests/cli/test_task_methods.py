@@ -10,13 +10,13 @@ from blackout.config.instantiate import find_target
 from tests.cli.conftest import TINY, train
 from tests.cli.test_configs import composed
 
-LAWS = {  # small sizes of the tasks with a law of their own
-    "dna_toy": ("law.elements=6", "operator.scale=1.0"),
-    "music_toy": ("law.elements=8", "measurement=model:0"),
-    "synthetic": ("law.elements=2",),
-    "sgdd/table2": ("law.elements=2",),
-    "sgdd/table3": ("law.elements=6", "operator.scale=1.0"),
-    "sgdd/table5": ("law.elements=8", "measurement=model:0"),
+EXACT_PRIORS = {  # small sizes of the tasks with an exact prior
+    "dna_toy": ("prior.elements=6", "operator.scale=1.0"),
+    "music_toy": ("prior.elements=8", "measurement=model:0"),
+    "synthetic": ("prior.elements=2",),
+    "sgdd/table2": ("prior.elements=2",),
+    "sgdd/table3": ("prior.elements=6", "operator.scale=1.0"),
+    "sgdd/table5": ("prior.elements=8", "measurement=model:0"),
 }
 PHOTONS = ("photons", "photons_poisson", "photons_thinning")
 """Tasks of counts; the others are of bits."""
@@ -73,8 +73,8 @@ def models(tmp_path_factory):
 
 def small_task(task, models):
     """Words that make a task small, with the model that it needs."""
-    if task in LAWS:
-        return LAWS[task]
+    if task in EXACT_PRIORS:
+        return EXACT_PRIORS[task]
     if task in PHOTONS:
         return (f"ckpt={models / 'counts'}", "measurement=test:1")
     words = (f"ckpt={models / 'bits'}",)
@@ -89,7 +89,7 @@ def small_task(task, models):
 @pytest.mark.deep
 @pytest.mark.parametrize("task, method", PAIRS)
 def test_every_pair_draws_or_says_why_not(run, models, tmp_path, task, method):
-    steps = "law.num_steps" if task in LAWS else "sampler.num_steps"
+    steps = "prior.num_steps" if task in EXACT_PRIORS else "sampler.num_steps"
     words = (word.replace("STEPS", steps) for word in METHODS[method])
     small = (*small_task(task, models), *words, "num_samples=1", "device=cpu", f"out={tmp_path / 'out'}")
     outcome = run("sample", f"task={task}", f"posterior={method}", *small)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.permutation_distributions import laws
+from benchmarks.permutation_distributions import exact_marginals
 from blackout.errors import UserError
 from blackout.permutations import all_permutations, inverse
 from blackout.permutations.coded.draw import CodeDraw
@@ -88,7 +88,7 @@ def test_impossible_conditions_are_refused(text, word):
 def test_default_decoding_and_marginals_are_exact_for_five_items(name):
     reverse, process = CHAINS[name]
     chain = denoiser(5, reverse, 2)
-    exact = laws(chain, process.times, point(5))[-1]
+    exact = exact_marginals(chain, process.times, point(5))[-1]
     orders, log_probs = exact_distribution(chain, process.times)
     assert torch.allclose(log_probs.exp(), exact, atol=1e-6)
     best, best_log_probs = Best()(chain, process.times, SampleStreams(0, torch.arange(2)))
@@ -116,7 +116,7 @@ def test_default_decoding_is_optimal_in_eighteen_random_chains(name):
     reverse, process = CHAINS[name]
     for seed in range(18):
         chain = denoiser(5, reverse, seed=seed)
-        exact = laws(chain, process.times, point(5))[-1]
+        exact = exact_marginals(chain, process.times, point(5))[-1]
         best, best_log_probs = Best()(chain, process.times, SampleStreams(0, torch.arange(1)))
         best_probability = exact.gather(1, lexicographic_rank(best[:, :1]))
         assert torch.allclose(best_probability, exact.amax(1, keepdim=True), atol=1e-6), seed
@@ -127,7 +127,9 @@ def test_conditional_summaries_of_samples_match_the_chain():
     reverse, process = CHAINS["gpl"]
     chain = denoiser(4, reverse)
     condition = Condition.read("B before C", 4)
-    p = laws(chain, process.times, point(4))[-1, 0] * condition.is_fulfilled(all_permutations(4))
+    p = exact_marginals(chain, process.times, point(4))[-1, 0] * condition.is_fulfilled(
+        all_permutations(4)
+    )
     orders = sample_orders(chain, process.times, torch.Generator().manual_seed(0))
     summary = summarise_orders(orders, torch.zeros(orders.shape[:2]), 1, condition)
     assert float(summary["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=0.04)

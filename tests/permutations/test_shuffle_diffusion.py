@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Size, nn
 
-from benchmarks.permutation_distributions import laws
+from benchmarks.permutation_distributions import exact_marginals
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation
@@ -73,7 +73,7 @@ def test_samples_of_the_chain_follow_its_exact_distribution(name):
     reverse, process = CHAINS[name]
     n = 4
     # for the list in its original order
-    probabilities = laws(denoiser(n, reverse), process.times, point(n))[-1, 0]
+    probabilities = exact_marginals(denoiser(n, reverse), process.times, point(n))[-1, 0]
     assert float(probabilities.sum()) == pytest.approx(1, abs=1e-6)
     size = 20_000
     orders, log_probs = Sample()(
@@ -90,7 +90,7 @@ def test_the_bound_is_above_the_exact_negative_log_likelihood(name):
     reverse, process = CHAINS[name]
     n = 3
     walks = 4000
-    probabilities = laws(denoiser(n, reverse), process.times)[-1, 0]
+    probabilities = exact_marginals(denoiser(n, reverse), process.times)[-1, 0]
     chain = denoiser(n, reverse, walks)
     states, reverse_steps = process.sample_walks(
         n, walks, 1, SampleStreams(0, torch.arange(walks)).step(0)
@@ -111,7 +111,7 @@ def test_the_bound_is_above_the_exact_negative_log_likelihood(name):
 def test_a_wide_beam_returns_every_order_with_its_probability(name):
     reverse, process = CHAINS[name]
     n = 4
-    probabilities = laws(denoiser(n, reverse), process.times, point(n))[-1, 0]
+    probabilities = exact_marginals(denoiser(n, reverse), process.times, point(n))[-1, 0]
     orders, log_probs = Beam(width=24, inner=24)(
         denoiser(n, reverse), process.times, SampleStreams(0, torch.arange(1))
     )
@@ -334,7 +334,7 @@ def test_beams_find_the_most_probable_order_of_five_items(reverse):
     with torch.no_grad():
         items = torch.rand(18, 5).argsort(1)
         denoiser = Denoiser(network, reverse, network.encode(items), False, items)
-        exact = laws(denoiser, [1, 2, 3, 4], point(5))[-1]
+        exact = exact_marginals(denoiser, [1, 2, 3, 4], point(5))[-1]
         streams = SampleStreams(0, torch.arange(18))
         orders, log_probs = Beam()(denoiser, [1, 2, 3, 4], streams)
         narrow_orders, narrow_log_probs = Beam(width=30)(denoiser, [1, 2, 3, 4], streams)

@@ -272,7 +272,7 @@ def _posteriors() -> Iterator[Case]:
         (*image, "++dataset.max_count=1", "process=uniform"),
         {operator: operators[operator] for operator in binary},
     )
-    small = ("++law.elements=4", "++law.num_steps=4", "++law.batch_size=8", "num_samples=4")
+    small = ("++prior.elements=4", "++prior.num_steps=4", "++prior.batch_size=8", "num_samples=4")
     method_settings = ("++posterior.sweeps=3", "++posterior.proposals=3")
     yield Case(
         "exact distribution",
@@ -280,7 +280,7 @@ def _posteriors() -> Iterator[Case]:
         {
             f"task={task}": (f"task={task}", *small, *method_settings)
             for task in choices("task")
-            if to_plain(compose_config("sample", [f"task={task}"])).get("law")
+            if to_plain(compose_config("sample", [f"task={task}"])).get("prior")
         },
     )
 

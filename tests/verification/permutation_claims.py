@@ -38,9 +38,9 @@ from tests.verification.claim import Claim
 
 def point(n: int) -> Tensor:
     """Return the distribution with all mass on the identity."""
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    law[0] = 1
-    return law
+    distribution = torch.zeros(math.factorial(n), dtype=torch.float64)
+    distribution[0] = 1
+    return distribution
 
 
 def transitions(step: Tensor, n: int) -> Tensor:

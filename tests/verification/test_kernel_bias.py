@@ -160,10 +160,13 @@ def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(
     y = 9.0 - np.arange(16).clip(max=9)  # exact, also for states that only an overshoot reaches
 
     def worst(rate):
-        def step(toy, law, q_s, q_t):
-            return law @ add_births(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
+        def step(toy, distribution, q_s, q_t):
+            return distribution @ add_births(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
 
-        return max(total_variation(law, toy.marginal(q[k])) for k, law in walk(toy, q, step))
+        return max(
+            total_variation(distribution, toy.marginal(q[k]))
+            for k, distribution in walk(toy, q, step)
+        )
 
     assert worst(birth_fraction) == pytest.approx(increment, rel=0.02)
     assert worst(frozen_rate) == pytest.approx(without_time, rel=0.02)
