@@ -42,37 +42,45 @@ class Outcome:
     def assert_refused(self, *words: str) -> None:
         """Exit code 2 and one line on stderr that says why, apart from warnings before it."""
         assert self.code == 2, (self.code, self.out, self.err)
-        lines = [line for line in self.err.splitlines() if line.strip() and not line.startswith("warning: ")]
+        lines = [
+            line
+            for line in self.err.splitlines()
+            if line.strip() and not line.startswith("warning: ")
+        ]
         assert len(lines) == 1 and lines[0].startswith("error: "), self.err
         for word in words:
             assert word in lines[0], lines[0]
 
 
-def save_blank(figure: Figure, file: Any, dpi: float | None = None, format: str = "png", **_: Any) -> None:
-    """In place of a figure's `savefig`: a white picture of its size, without a third of a second for text and ticks."""
+def save_blank(
+    figure: Figure, file: Any, dpi: float | None = None, format: str = "png", **_: Any
+) -> None:
+    """Write a white picture in place of `Figure.savefig`, which takes a third of a second."""
     width, height = (round(inches * (dpi or figure.dpi)) for inches in figure.get_size_inches())
     Image.new("L", (width, height), 255).save(file, format)
 
 
-_bits: dict[Any, dict[str, float]] = {}
+_cached_bits: dict[Any, dict[str, float]] = {}
 
 
-def remembered(baseline_bits: Callable[[Tensor, Tensor], dict[str, float]]) -> Callable[..., dict[str, float]]:
-    """What baselines of the same counts are worth, which nearly every run ends with, is computed once."""
+def cache_baseline_bits(
+    baseline_bits: Callable[[Tensor, Tensor], dict[str, float]],
+) -> Callable[..., dict[str, float]]:
+    """Return `baseline_bits` with a cache: nearly every run ends with those of the same counts."""
 
-    def bits(train: Tensor, test: Tensor) -> dict[str, float]:
-        both = [part.cpu().contiguous().numpy() for part in (train, test)]
-        key = tuple((part.shape, hashlib.sha256(part).digest()) for part in both)
-        if key not in _bits:
-            _bits[key] = baseline_bits(train, test)
-        return dict(_bits[key])
+    def cached_bits(train: Tensor, test: Tensor) -> dict[str, float]:
+        splits = [split.cpu().contiguous().numpy() for split in (train, test)]
+        key = tuple((split.shape, hashlib.sha256(split).digest()) for split in splits)
+        if key not in _cached_bits:
+            _cached_bits[key] = baseline_bits(train, test)
+        return dict(_cached_bits[key])
 
-    return bits
+    return cached_bits
 
 
 @cache
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What asks for the versions of libraries and the state of the repository, which stay, asks once."""
+def cached(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with a cache, the same one for all tests."""
     return cache(function)
 
 
@@ -80,24 +88,28 @@ _loadtxt = np.loadtxt
 
 
 @cache
-def embedded(file: str, *how: Any, **named: Any) -> np.ndarray:
-    """The embedded digits as they are written, which most runs begin with."""
-    return _loadtxt(file, *how, **named)
+def load_digits(file: str, *arguments: Any, **options: Any) -> np.ndarray:
+    """Read the embedded digits, with which most runs begin."""
+    return _loadtxt(file, *arguments, **options)
 
 
-def read(file: Any, *how: Any, **named: Any) -> np.ndarray:
-    """`numpy.loadtxt`; the embedded digits are read once."""
-    digits = str(file).endswith("digits.csv.gz")
-    return embedded(file, *how, **named).copy() if digits else _loadtxt(file, *how, **named)
+def cached_loadtxt(file: Any, *arguments: Any, **options: Any) -> np.ndarray:
+    """Read a file as `numpy.loadtxt` does, and the embedded digits only once."""
+    if str(file).endswith("digits.csv.gz"):
+        return load_digits(file, *arguments, **options).copy()
+    return _loadtxt(file, *arguments, **options)
 
 
 def call_main(main: Callable[..., Any], program: str, words: list[str]) -> None:
     """Call a Hydra program with the settings of one job.
 
-    `hydra.main` composes them twice: first for the mode, which only flags and settings of Hydra change. Without those
-    this composes them once and hands them to the program, as Hydra's compose API is meant to be used in tests.
+    `hydra.main` composes the settings twice: first for the mode, which only flags and settings of
+    Hydra change. Without those this composes them once by Hydra's compose API.
     """
-    if any(word.startswith(("-", "hydra.")) and not word.startswith("hydra.searchpath=") for word in words):
+    if any(
+        word.startswith(("-", "hydra.")) and not word.startswith("hydra.searchpath=")
+        for word in words
+    ):
         main()
         return
     with initialize_config_dir(str(CONF), job_name=program, version_base="1.3"):
@@ -110,7 +122,7 @@ def call_main(main: Callable[..., Any], program: str, words: list[str]) -> None:
 
 
 def train(*arguments: object) -> None:
-    """Run `train.py` in this process, for fixtures that serve a whole module, where `run` cannot be used."""
+    """Run `train.py` in this process, for fixtures of a module, which cannot use `run`."""
     words = [str(argument) for argument in arguments]
     programs = importlib.import_module("blackout.cli.programs")
     GlobalHydra.instance().clear()
@@ -120,20 +132,27 @@ def train(*arguments: object) -> None:
 
 @pytest.fixture
 def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> Callable[..., Outcome]:
-    """The programs; scores are of few trees and times, and figures are not drawn, except in tests marked `drawn`."""
+    """Return a function that runs a program and returns its `Outcome`.
+
+    Scores use few trees and times. Figures are blank, except in tests that are marked `drawn`.
+    """
     if str(ROOT) not in sys.path:
         monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setattr(np, "loadtxt", read)
-    monkeypatch.setattr(importlib.import_module("blackout.diffusion.likelihood_estimates"), "MIN_PAIRS", 20)
+    monkeypatch.setattr(np, "loadtxt", cached_loadtxt)
+    monkeypatch.setattr(
+        importlib.import_module("blackout.diffusion.likelihood_estimates"), "MIN_PAIRS", 20
+    )
     monkeypatch.setattr(importlib.import_module("blackout.evaluation.count_scores"), "TREES", 5)
     baselines = importlib.import_module("blackout.evaluation.baselines")
-    monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
+    monkeypatch.setattr(baselines, "baseline_bits", cache_baseline_bits(baselines.baseline_bits))
     monkeypatch.setattr(baselines, "MAX_FITTED_ELEMENTS", 64)
     provenance = importlib.import_module("blackout.cli.provenance")
     for name in ("version", "git_commit"):
-        monkeypatch.setattr(provenance, name, once(getattr(provenance, name)))
+        monkeypatch.setattr(provenance, name, cached(getattr(provenance, name)))
     if not request.node.get_closest_marker("drawn"):
         monkeypatch.setattr(Figure, "savefig", save_blank)
 
@@ -154,12 +173,21 @@ def run(
 
 
 TINY = (
-    "network=mlp", "network.body.width=16", "network.body.depth=1", "batch_size=64", "trainer.precision=32-true",
-    "trainer.val_check_interval=2", "sampler.num_steps=8", "callbacks.progress=null", "callbacks.samples.num_samples=4",
+    "network=mlp",
+    "network.body.width=16",
+    "network.body.depth=1",
+    "batch_size=64",
+    "trainer.precision=32-true",
+    "trainer.val_check_interval=2",
+    "sampler.num_steps=8",
+    "callbacks.progress=null",
+    "callbacks.samples.num_samples=4",
     "callbacks.samples.every_n_steps=4",
-    "optimizer.decay_steps=100", "callbacks.checkpoints.every_n_steps=2", "trainer.log_every_n_steps=1",
+    "optimizer.decay_steps=100",
+    "callbacks.checkpoints.every_n_steps=2",
+    "trainer.log_every_n_steps=1",
     "validation_draws=1",
-)  # fmt: skip
+)
 """A perceptron of a few thousand weights on the embedded digits."""
 
 

@@ -58,13 +58,24 @@ SETTINGS = [
 
 @pytest.mark.parametrize("arguments, word", SETTINGS)
 def test_other_settings(run, tmp_path, arguments, word):
-    tiny = [option for option in TINY if option.split("=")[0] not in {a.split("=")[0] for a in arguments}]
-    run("train", *tiny, *arguments, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
+    tiny = [
+        option
+        for option in TINY
+        if option.split("=")[0] not in {a.split("=")[0] for a in arguments}
+    ]
+    run(
+        "train", *tiny, *arguments, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
+    ).assert_refused(word)
 
 
 def test_a_generator_travels_with_its_model(run, tmp_path):
     np.save(tmp_path / "q.npy", good())
-    arguments = ["process=generator", f"process.matrix={tmp_path / 'q.npy'}", "trainer.max_steps=2", "run_id=a"]
+    arguments = [
+        "process=generator",
+        f"process.matrix={tmp_path / 'q.npy'}",
+        "trainer.max_steps=2",
+        "run_id=a",
+    ]
     assert run("train", *TINY, *arguments, f"runs_dir={tmp_path}").code == 0
     (tmp_path / "q.npy").unlink()
     model = next(tmp_path.glob("*/a/model"))
@@ -75,26 +86,44 @@ def test_a_generator_travels_with_its_model(run, tmp_path):
 
 OTHER_SAMPLERS = {
     "birth_death": {
-        "sampler=poisson": "does not fit", "sampler=trapezoidal": "does not fit", "sampler=binomial_bridge": "not fit",
+        "sampler=poisson": "does not fit",
+        "sampler=trapezoidal": "does not fit",
+        "sampler=binomial_bridge": "not fit",
     },
     "absorbing": {
         "sampler=poisson": "does not fit the process Absorbing",
         "sampler/grid=logit sampler.grid.last=0": "never reach the prior",
     },
-    "ordinal": {"sampler=trapezoidal": "does not fit", "sampler=birth_death_bridge": "does not fit"},
-    "discrete_absorbing": {
-        "sampler=tau_leap sampler.num_steps=9": "does not fit", "sampler/grid=logit": "whole numbers",
+    "ordinal": {
+        "sampler=trapezoidal": "does not fit",
+        "sampler=birth_death_bridge": "does not fit",
     },
-}  # fmt: skip
+    "discrete_absorbing": {
+        "sampler=tau_leap sampler.num_steps=9": "does not fit",
+        "sampler/grid=logit": "whole numbers",
+    },
+}
 """Of `sample.py`, and a word of why they are refused."""
 
 
 @pytest.mark.parametrize(
-    "process", ["absorbing", *(pytest.param(p, marks=pytest.mark.deep) for p in OTHER_SAMPLERS if p != "absorbing")]
+    "process",
+    [
+        "absorbing",
+        *(pytest.param(p, marks=pytest.mark.deep) for p in OTHER_SAMPLERS if p != "absorbing"),
+    ],
 )
 def test_every_process_trains_samples_and_is_scored(run, tmp_path, process):
     assert (
-        run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
+        run(
+            "train",
+            *TINY,
+            f"process={process}",
+            "trainer.max_steps=2",
+            f"runs_dir={tmp_path}",
+            "run_id=a",
+        ).code
+        == 0
     )
     run_directory = next(tmp_path.glob("*/a"))
     assert (run_directory / "samples" / "final.png").exists()
@@ -103,6 +132,12 @@ def test_every_process_trains_samples_and_is_scored(run, tmp_path, process):
     samples = np.load(tmp_path / "out" / "samples.npz")["samples"]
     assert samples.dtype == np.uint8 and samples.max() <= 16
     for arguments, word in OTHER_SAMPLERS[process].items():
-        refused = run("sample", f"ckpt={run_directory}", "num_samples=2", f"out={tmp_path / 'no'}", *arguments.split())
+        refused = run(
+            "sample",
+            f"ckpt={run_directory}",
+            "num_samples=2",
+            f"out={tmp_path / 'no'}",
+            *arguments.split(),
+        )
         refused.assert_refused("sampler", word)
     assert not (tmp_path / "no").exists()

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one line, exit code 2, before training starts, and nothing good is lost."""
+"""Wrong input: one line and exit code 2 before training starts, and no file is lost."""
 
 import json
 import pickle
@@ -22,23 +22,48 @@ SETTINGS = {
     "no sampling steps": (["sampler.num_steps=0"], "num_steps"),
     "no training steps": (["trainer.max_steps=0"], "max_steps"),
     "validation after every 0 batches": (["trainer.val_check_interval=0"], "val_check_interval"),
-    "accumulation over 0 batches": (["trainer.accumulate_grad_batches=0"], "accumulate_grad_batches"),
+    "accumulation over 0 batches": (
+        ["trainer.accumulate_grad_batches=0"],
+        "accumulate_grad_batches",
+    ),
     "a negative norm of gradients": (["trainer.gradient_clip_val=-1"], "gradient_clip_val"),
     "a batch that no memory holds": (["batch_size=1000000000"], "trainer.accumulate_grad_batches"),
     "guidance without classes": (
-        ["sampler.guidance.scale=2"], "sampler.guidance.scale: guidance needs classes to guide towards",
+        ["sampler.guidance.scale=2"],
+        "sampler.guidance.scale: guidance needs classes to guide towards",
     ),
-    "no guidance without classes": (["sampler.guidance.scale=0"], "sampler.guidance.scale: guidance needs classes"),
+    "no guidance without classes": (
+        ["sampler.guidance.scale=0"],
+        "sampler.guidance.scale: guidance needs classes",
+    ),
     "guidance in a plan": (["sampler.guidance.scale=0.5", "plan=true"], "guidance needs classes"),
-    "guided samples with scores": (["sampler.guidance.scale=2", "conditional=true"], "samples that are scored"),
-    "previews that nobody can look at": (["callbacks.samples.num_samples=1000000000"], "at most 2,500"),
-    "previews that nobody can look at, planned": (["callbacks.samples.num_samples=3000", "plan=true"], "at most 2,500"),
-    "samples that nobody can score": (["callbacks.scores.num_samples=1000000000"], "at most 100,000,000"),
+    "guided samples with scores": (
+        ["sampler.guidance.scale=2", "conditional=true"],
+        "samples that are scored",
+    ),
+    "previews that nobody can look at": (
+        ["callbacks.samples.num_samples=1000000000"],
+        "at most 2,500",
+    ),
+    "previews that nobody can look at, planned": (
+        ["callbacks.samples.num_samples=3000", "plan=true"],
+        "at most 2,500",
+    ),
+    "samples that nobody can score": (
+        ["callbacks.scores.num_samples=1000000000"],
+        "at most 100,000,000",
+    ),
     "more validation than anybody waits for": (["validation_draws=1000000000"], "1,000"),
     "nodes that nobody knows": (["trainer.num_nodes=2", "trainer.accelerator=cpu"], "torchrun"),
     "how a component is made": (["schedule.grid._partial_=false"], "no such option"),
-    "a name near one of the chosen data": (["dataset=counts", "dataset.label=x"], "did you mean dataset.labels?"),
-    "an option of a part, asked of the whole": (["network=unet", "network.channels=16"], "mean network.body.channels?"),
+    "a name near one of the chosen data": (
+        ["dataset=counts", "dataset.label=x"],
+        "did you mean dataset.labels?",
+    ),
+    "an option of a part, asked of the whole": (
+        ["network=unet", "network.channels=16"],
+        "mean network.body.channels?",
+    ),
     "an experiment outside runs_dir": (["experiment_name=.."], "experiment_name"),
     "no batch": (["batch_size=0"], "batch_size"),
     "a negative learning rate": (["optimizer.lr=-1"], "lr"),
@@ -49,7 +74,10 @@ SETTINGS = {
     "an unknown loss": (["loss.kind=poisson"], "finite_time"),
     "an unknown weighting": (["loss.weighting=mle"], "likelihood"),
     "a grid that does not increase": (["schedule.grid.final_time=0.1"], "final_time"),
-    "a network that does not fit": (["network=ncsnpp", "network.body.multipliers=[1,1,1,1,1]"], "network"),
+    "a network that does not fit": (
+        ["network=ncsnpp", "network.body.multipliers=[1,1,1,1,1]"],
+        "network",
+    ),
     "a component that does not exist": (["head._target_=blackout.diffusion.heads.Nose"], "Nose"),
     "an unknown precision": (["trainer.precision=7"], "7"),
     "hardware that is not there": (["trainer.accelerator=tpu"], ""),
@@ -107,19 +135,23 @@ DATA = {
     "an empty folder": (lambda p: folder(p), "images"),
     "a corrupt image": (lambda p: folder(p, cut=cut_png(p)), "cut.png"),
     "a missing folder": (lambda p: ["dataset=image_folder", f"dataset.path={p / 'none'}"], "none"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_data(run, tmp_path, name):
     arguments, word = DATA[name]
-    run("train", *arguments(tmp_path), "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
+    run(
+        "train", *arguments(tmp_path), "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
+    ).assert_refused(word)
     assert not (tmp_path / "runs").exists()
 
 
 def test_outputs_that_cannot_be_written(run, tmp_path):
     (tmp_path / "file").write_text("I am in the way")
-    run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path / 'file'}").assert_refused("file")
+    run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path / 'file'}").assert_refused(
+        "file"
+    )
     assert (tmp_path / "file").read_text() == "I am in the way"
 
 
@@ -130,7 +162,9 @@ def model(tmp_path_factory):
     from blackout.diffusion import CountDiffusion
     from blackout.training.export import export_model
 
-    data = CountData("toy", torch.arange(64).view(4, 1, 4, 4), torch.arange(16).view(1, 1, 4, 4), 63)
+    data = CountData(
+        "toy", torch.arange(64).view(4, 1, 4, 4), torch.arange(16).view(1, 1, 4, 4), 63
+    )
     parts = {
         "network": {
             "_target_": "blackout.networks.CountNetwork",
@@ -145,7 +179,10 @@ def model(tmp_path_factory):
     }
     directory = tmp_path_factory.mktemp("exported") / "model"
     family = CountDiffusion()
-    description = {"family": {"_target_": "blackout.diffusion.CountDiffusion"}, **family.describe(parts, data)}
+    description = {
+        "family": {"_target_": "blackout.diffusion.CountDiffusion"},
+        **family.describe(parts, data),
+    }
     export_model(family.build(description, family.tensors(data)), directory)
     return directory
 
@@ -160,18 +197,31 @@ def copy(model, tmp_path):
 def test_the_untouched_model_works(run, model, tmp_path):
     assert run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path}").code == 0
     for name in ("x.csv", "x.NPZ", "x.tiff"):
-        run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / name}").assert_refused("names a folder")
+        run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / name}").assert_refused(
+            "names a folder"
+        )
 
 
-@pytest.mark.parametrize("arguments, word", [
-    (["ckpt=/nowhere/at/all"], "/nowhere"), (["num_samples=0"], "num_samples"), (["num_samples=many"], "num_samples"),
-    (["sampler.num_steps=0"], "num_steps"), (["sampler=poison"], "poisson"), (["device=cuda:7"], "device"),
-    (["samples=3"], ""), (["seed=x"], "seed"),
-    (["sampler=posterior_bridge"], "distribution"), (["sampler=level_bridge"], "distribution over levels"),
-    (["sampler=posterior_trapezoidal"], "distribution"), (["sampler.kernel.floor=2"], "floor"),
-    (["sampler=birth_death_bridge"], "does not fit the process PureDeath"),
-    (["shown=2501"], "shown must be from 1 to 2,500"), (["seeds=0"], "seeds must be from 1 to 10,000"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        (["ckpt=/nowhere/at/all"], "/nowhere"),
+        (["num_samples=0"], "num_samples"),
+        (["num_samples=many"], "num_samples"),
+        (["sampler.num_steps=0"], "num_steps"),
+        (["sampler=poison"], "poisson"),
+        (["device=cuda:7"], "device"),
+        (["samples=3"], ""),
+        (["seed=x"], "seed"),
+        (["sampler=posterior_bridge"], "distribution"),
+        (["sampler=level_bridge"], "distribution over levels"),
+        (["sampler=posterior_trapezoidal"], "distribution"),
+        (["sampler.kernel.floor=2"], "floor"),
+        (["sampler=birth_death_bridge"], "does not fit the process PureDeath"),
+        (["shown=2501"], "shown must be from 1 to 2,500"),
+        (["seeds=0"], "seeds must be from 1 to 10,000"),
+    ],
+)
 def test_sampling_settings(run, model, tmp_path, arguments, word):
     given = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]
     run("sample", *given, f"out={tmp_path}", *arguments).assert_refused(word)
@@ -189,7 +239,9 @@ def edit(directory, change):
 
 
 DAMAGE = {
-    "truncated weights": lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:100]),
+    "truncated weights": lambda d: (d / "model.safetensors").write_bytes(
+        (d / "model.safetensors").read_bytes()[:100]
+    ),
     "no weights": lambda d: (d / "model.safetensors").unlink(),
     "broken JSON": lambda d: (d / "config.json").write_text("{"),
     "JSON of something else": lambda d: (d / "config.json").write_text("[1, 2]"),
@@ -204,7 +256,8 @@ DAMAGE = {
         d, lambda c: c["model"]["head"].update(_target_="os.system", command="touch /tmp/owned")
     ),
     "code behind a safe prefix": lambda d: edit(
-        d, lambda c: c["model"]["head"].update(_target_="blackout.diffusion.model.torch.load", f="x")
+        d,
+        lambda c: c["model"]["head"].update(_target_="blackout.diffusion.model.torch.load", f="x"),
     ),
 }
 
@@ -222,7 +275,8 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not a checkpoint", pickle.dumps(Malicious()), pickle.dumps({"state_dict": {}})]
+    "content",
+    [b"", b"not a checkpoint", pickle.dumps(Malicious()), pickle.dumps({"state_dict": {}})],
 )
 def test_files_that_are_no_checkpoints(run, tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
@@ -235,7 +289,9 @@ def test_a_torch_file_with_code_or_without_a_model_is_refused(run, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     for content in ({"state_dict": {}, "blackout": Malicious()}, {"state_dict": {}}, [1]):
         torch.save(content, tmp_path / "x.ckpt")
-        run("sample", f"ckpt={tmp_path / 'x.ckpt'}", f"out={tmp_path / 'out'}").assert_refused("x.ckpt")
+        run("sample", f"ckpt={tmp_path / 'x.ckpt'}", f"out={tmp_path / 'out'}").assert_refused(
+            "x.ckpt"
+        )
     assert not (tmp_path / "owned").exists()
 
 
@@ -243,5 +299,7 @@ def test_a_resumed_run_with_a_broken_checkpoint_is_refused(run, tmp_path):
     checkpoint = tmp_path / "digits" / "a" / "checkpoints" / "last.ckpt"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_bytes(b"half a file")
-    run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").assert_refused("last.ckpt")
+    run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").assert_refused(
+        "last.ckpt"
+    )
     assert checkpoint.read_bytes() == b"half a file"

@@ -41,7 +41,10 @@ def test_an_unknown_command_is_refused_in_one_line(capsys, monkeypatch):
 @pytest.mark.parametrize("command", main.COMMANDS)
 def test_every_command_has_help(command):
     done = subprocess.run(
-        [sys.executable, "-m", "blackout", command, "--help"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "blackout", command, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and done.stdout and not done.stderr, done.stderr
 
@@ -49,24 +52,35 @@ def test_every_command_has_help(command):
 def test_flags_of_hydra_are_no_overrides():
     flags = ["--config-dir", "mine", "--cfg", "job", "--info", "searchpath"]
     line = parse_command_line(["-m", "seed=1,2", *flags, "~callbacks"])
-    assert line.overrides == ["seed=1,2", "~callbacks"] and line.multirun and line.folders == ["mine"]
+    assert (
+        line.overrides == ["seed=1,2", "~callbacks"] and line.multirun and line.folders == ["mine"]
+    )
 
 
-@pytest.mark.parametrize("words, said", [
-    (["dataset=cifr10"], "dataset=cifr10: no such choice (did you mean cifar10?)"),
-    (["experiment=dnfs"], "which of these? Add a slash and one of figure1"),
-    (["dataset=tsp"], "dataset=tsp is not for family=blackout, but for family=codes or family=shuffle"),
-    (["network=unet", "network.channels=16"], "did you mean network.body.channels?"),
-    (["learning_rate=3"], "did you mean optimizer.lr?"),
-    (["seed=1,2"], "seed=1,2 is a sweep, which needs -m; a list is seed=[1,2]"),
-    (["dataset=["], "dataset=[ cannot be understood"),
-    (["+seed=3"], "seed is a setting already: leave out the +"),
-    (["optimizer.factory.amsgrad=true"], "+optimizer.factory.amsgrad=true sets it"),
-    (["baseline=borders"], "baseline=borders is not for family=blackout, but for family=shuffle"),
-    (["dataset=counts"], "dataset.path must be given: dataset.path=..."),
-    (["trainer.max_epochs=3"], "lengths are in optimiser steps: trainer.max_steps=..."),
-    (["seed=3"], "this command line cannot be understood: Hydra's own words"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["dataset=cifr10"], "dataset=cifr10: no such choice (did you mean cifar10?)"),
+        (["experiment=dnfs"], "which of these? Add a slash and one of figure1"),
+        (
+            ["dataset=tsp"],
+            "dataset=tsp is not for family=blackout, but for family=codes or family=shuffle",
+        ),
+        (["network=unet", "network.channels=16"], "did you mean network.body.channels?"),
+        (["learning_rate=3"], "did you mean optimizer.lr?"),
+        (["seed=1,2"], "seed=1,2 is a sweep, which needs -m; a list is seed=[1,2]"),
+        (["dataset=["], "dataset=[ cannot be understood"),
+        (["+seed=3"], "seed is a setting already: leave out the +"),
+        (["optimizer.factory.amsgrad=true"], "+optimizer.factory.amsgrad=true sets it"),
+        (
+            ["baseline=borders"],
+            "baseline=borders is not for family=blackout, but for family=shuffle",
+        ),
+        (["dataset=counts"], "dataset.path must be given: dataset.path=..."),
+        (["trainer.max_epochs=3"], "lengths are in optimiser steps: trainer.max_steps=..."),
+        (["seed=3"], "this command line cannot be understood: Hydra's own words"),
+    ],
+)
 def test_the_word_to_blame_is_named(words, said):
     assert said in refused(*words)
 
@@ -83,7 +97,13 @@ def test_an_experiment_may_use_the_settings_of_one_that_it_is_based_on(run, tmp_
     (tmp_path / "experiment/mine.yaml").write_text(
         "# @package _global_\ndefaults: [/experiment/dnfs/table1]\nexperiment_name: mine\n"
     )
-    words = ("experiment=mine", "recipe=flow/sets", "graphs=medium", "plan=true", f"runs_dir={tmp_path}")
+    words = (
+        "experiment=mine",
+        "recipe=flow/sets",
+        "graphs=medium",
+        "plan=true",
+        f"runs_dir={tmp_path}",
+    )
     outcome = run("train", f"hydra.searchpath=[file://{tmp_path}]", *words)
     assert outcome.code == 0, outcome.err
     assert "32 to 40 nodes" in outcome.out
@@ -102,22 +122,53 @@ def test_choices_of_a_folder_of_ones_own_are_known(tmp_path):
         assert "no such option" in refused(*words, "head=mine", "sampler.num_step=3")
 
 
-@pytest.mark.parametrize("word", [
-    "__class__=1", "_target_=os.getcwd", "_partial_=true", "a b=1", "=1", "size", f"size={'[' * 100_000}", "size=*a",
-    f"size={'9' * 5000}", "size=!!python/object:os.system [ls]",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "word",
+    [
+        "__class__=1",
+        "_target_=os.getcwd",
+        "_partial_=true",
+        "a b=1",
+        "=1",
+        "size",
+        f"size={'[' * 100_000}",
+        "size=*a",
+        f"size={'9' * 5000}",
+        "size=!!python/object:os.system [ls]",
+    ],
+)
 def test_settings_of_a_target_that_cannot_be(word):
     with pytest.raises(UserError):
         anneal._parse_settings([word])
 
 
-@pytest.mark.parametrize(("variables", "number"), [
-    ({}, 1), ({"WORLD_SIZE": "3"}, 3), ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, 1),
-    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, 4), ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, 4),
-    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("variables", "number"),
+    [
+        ({}, 1),
+        ({"WORLD_SIZE": "3"}, 3),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, 1),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, 4),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, 4),
+        (
+            {
+                "SLURM_NTASKS": "4",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NUM_TASKS": "1",
+            },
+            1,
+        ),
+    ],
+)
 def test_the_number_of_processes_that_a_launcher_started(variables, number, monkeypatch):
-    for name in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
+    for name in (
+        "WORLD_SIZE",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

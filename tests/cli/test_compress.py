@@ -12,7 +12,10 @@ from tests.cli.conftest import TINY
 @pytest.mark.deep
 def test_the_command(run, tmp_path, capsys, monkeypatch):
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
-    run_directory, counts = tmp_path / "digits" / "a", np.random.default_rng(0).integers(0, 17, (9, 8, 8, 1))
+    run_directory, counts = (
+        tmp_path / "digits" / "a",
+        np.random.default_rng(0).integers(0, 17, (9, 8, 8, 1)),
+    )
     np.savez(tmp_path / "counts.npz", samples=counts.astype(np.uint8))
 
     def command(*words):

@@ -14,9 +14,14 @@ from tests.cli.conftest import TINY
 
 # a network whose classes matter
 RECIPE = (
-    *TINY, "trainer.max_steps=40", "callbacks.samples.every_n_steps=40", "trainer.val_check_interval=40",
-    "optimizer.lr=0.03", "optimizer.warmup_steps=0", "run_id=a",
-)  # fmt: skip
+    *TINY,
+    "trainer.max_steps=40",
+    "callbacks.samples.every_n_steps=40",
+    "trainer.val_check_interval=40",
+    "optimizer.lr=0.03",
+    "optimizer.warmup_steps=0",
+    "run_id=a",
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,9 @@ def runs(tmp_path_factory):
 def conditional(run, runs):
     """One model for all tests of this file, trained by the first of them."""
     if not (runs / "digits" / "a").exists():
-        outcome = run("train", *RECIPE, "conditional=true", "head=logistic_mixture", f"runs_dir={runs}")
+        outcome = run(
+            "train", *RECIPE, "conditional=true", "head=logistic_mixture", f"runs_dir={runs}"
+        )
         assert outcome.code == 0, outcome.err
     return runs / "digits" / "a"
 
@@ -42,15 +49,20 @@ def test_classes_are_chosen_and_guided(run, conditional):
     assert model.num_classes == 10
     drawn = {}
     for name, options in {
-        "none": (), "three": ("classes=[3]",), "turns": ("classes=[3,5]",),
-        "one": ("classes=[3]", "sampler.guidance.scale=1"), "zero": ("classes=[3]", "sampler.guidance.scale=0.0"),
+        "none": (),
+        "three": ("classes=[3]",),
+        "turns": ("classes=[3,5]",),
+        "one": ("classes=[3]", "sampler.guidance.scale=1"),
+        "zero": ("classes=[3]", "sampler.guidance.scale=0.0"),
         "far": ("classes=[3]", "sampler.guidance.scale=3"),
         "nowhere": ("classes=[3]", "sampler.guidance.scale=3", "sampler.guidance.between=[50,60]"),
-    }.items():  # fmt: skip
+    }.items():
         outcome = run("sample", f"ckpt={conditional}", "num_samples=24", *options)
         assert outcome.code == 0, outcome.err
         drawn[name] = samples(outcome)
-    assert np.array_equal(drawn["three"], drawn["one"]) and np.array_equal(drawn["three"], drawn["nowhere"])
+    assert np.array_equal(drawn["three"], drawn["one"]) and np.array_equal(
+        drawn["three"], drawn["nowhere"]
+    )
     assert np.array_equal(drawn["zero"], drawn["none"])
     assert np.array_equal(drawn["turns"][::2], drawn["three"][::2])
     for name in ("none", "turns", "far"):
@@ -70,9 +82,13 @@ def test_pictures_during_training_show_the_classes_in_turn(conditional):
 @pytest.mark.parametrize("sampler", ["posterior_bridge", "posterior_trapezoidal", "trapezoidal"])
 def test_every_sampler_runs_with_correctors(run, conditional, sampler):
     options = (
-        f"ckpt={conditional}", f"sampler={sampler}", "sampler.num_steps=5",
-        "sampler.correction.steps=2", "sampler/correction=level", "sampler.batch_size=2",
-    )  # fmt: skip
+        f"ckpt={conditional}",
+        f"sampler={sampler}",
+        "sampler.num_steps=5",
+        "sampler.correction.steps=2",
+        "sampler/correction=level",
+        "sampler.batch_size=2",
+    )
     outcome = run("sample", *options, "num_samples=5", "trajectory=true")
     assert outcome.code == 0, outcome.err
     drawn = samples(outcome)
@@ -87,23 +103,39 @@ def test_known_pixels_are_kept(run, conditional, tmp_path):
     mask = np.zeros((8, 8, 1), dtype=bool)
     mask[:4] = True
     np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
-    outcome = run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=3")
+    outcome = run(
+        "sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=3"
+    )
     assert outcome.code == 0, outcome.err
     drawn = samples(outcome)
     assert (drawn[:, :4] == x0[:4]).all() and not (drawn[0, 4:] == drawn[1, 4:]).all()
-    for wrong in ({"x0": x0}, {"x0": x0 + 20, "mask": mask}, {"x0": x0[:7], "mask": mask}, {"x0": x0, "mask": x0},
-                  {"x0": np.stack([x0] * 2), "mask": mask}):  # fmt: skip
+    for wrong in (
+        {"x0": x0},
+        {"x0": x0 + 20, "mask": mask},
+        {"x0": x0[:7], "mask": mask},
+        {"x0": x0, "mask": x0},
+        {"x0": np.stack([x0] * 2), "mask": mask},
+    ):
         np.savez(tmp_path / "wrong.npz", **wrong)
-        refused = run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'wrong.npz'}", "num_samples=3")
+        refused = run(
+            "sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'wrong.npz'}", "num_samples=3"
+        )
         refused.assert_refused("inpaint")
-    run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'nothing.npz'}").assert_refused("inpaint")
+    run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'nothing.npz'}").assert_refused(
+        "inpaint"
+    )
 
 
 def test_particles_from_the_command_line(run, conditional, tmp_path):
     x0, mask = np.full((8, 8, 1), 5), np.zeros((8, 8, 1), dtype=bool)
     mask[:3] = True
     np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
-    known = (f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "sampler.num_steps=5", "num_samples=4")
+    known = (
+        f"ckpt={conditional}",
+        f"inpaint={tmp_path / 'known.npz'}",
+        "sampler.num_steps=5",
+        "num_samples=4",
+    )
     # 9 evaluations of the trapezoidal method, of 16 particles
     known += ("sampler.batch_size=32",)  # two samples of sixteen particles
 
@@ -119,7 +151,10 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     said, overwritten = drawn(*known, "sampler.inpainting_particles=1")
     assert "log_normaliser" not in overwritten and "of 5 network evaluations" in said
     _, few = drawn(*known, "indices=[3,1]")
-    assert all(np.array_equal(few[name], weighed[name][[3, 1]]) for name in ("samples", "log_normaliser", "indices"))
+    assert all(
+        np.array_equal(few[name], weighed[name][[3, 1]])
+        for name in ("samples", "log_normaliser", "indices")
+    )
 
 
 def test_what_has_no_guided_distribution_is_refused_before_sampling(run, conditional):
@@ -127,14 +162,22 @@ def test_what_has_no_guided_distribution_is_refused_before_sampling(run, conditi
     options = ("sampler=posterior_bridge", "sampler.guidance.scale=2")
     run("sample", *guided, *options).assert_refused("guidance", "trapezoidal")
     for wrong in ("0", "2.5"):
-        run("sample", *guided, f"sampler.inpainting_particles={wrong}").assert_refused("inpainting_particles")
+        run("sample", *guided, f"sampler.inpainting_particles={wrong}").assert_refused(
+            "inpainting_particles"
+        )
 
 
 @pytest.mark.deep
 def test_guidance_of_other_processes(run, tmp_path):
-    """Classes with immigration and death, whose bridge has no guided rates, and with levels, whose bridge has."""
+    """The bridge of birth-death has no guided rates; that of finite states has them."""
     for process, word in (("birth_death", "tau_leap"), ("absorbing", None)):
-        outcome = run("train", *RECIPE, "conditional=true", f"process={process}", f"runs_dir={tmp_path / process}")
+        outcome = run(
+            "train",
+            *RECIPE,
+            "conditional=true",
+            f"process={process}",
+            f"runs_dir={tmp_path / process}",
+        )
         assert outcome.code == 0, outcome.err
         trained = tmp_path / process / "digits" / "a"
         guided = (f"ckpt={trained}", "classes=[3]", "num_samples=2")
@@ -145,11 +188,22 @@ def test_guidance_of_other_processes(run, tmp_path):
             first = run("sample", *guided, *leaps)
         assert first.code == 0, first.err
         if word:
-            np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
-            known = (f"ckpt={trained}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=2", "sampler.num_steps=8")
+            np.savez(
+                tmp_path / "known.npz",
+                x0=np.full((8, 8, 1), 5),
+                mask=np.ones((8, 8, 1), dtype=bool),
+            )
+            known = (
+                f"ckpt={trained}",
+                f"inpaint={tmp_path / 'known.npz'}",
+                "num_samples=2",
+                "sampler.num_steps=8",
+            )
             inpainted = run("sample", *known)
             assert inpainted.code == 0 and (samples(inpainted) == 5).all()
-            run("sample", *known, "sampler.inpainting_particles=4").assert_refused("inpainting_particles")
+            run("sample", *known, "sampler.inpainting_particles=4").assert_refused(
+                "inpainting_particles"
+            )
 
 
 @pytest.mark.deep
@@ -157,15 +211,26 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
     run("sample", f"ckpt={conditional}", "classes=[10]").assert_refused("0..9")
     run("sample", f"ckpt={conditional}", "classes=3").assert_refused("classes")
     run("sample", f"ckpt={conditional}", "sampler.guidance.scale=2").assert_refused("guidance")
-    run("sample", f"ckpt={conditional}", "classes=[1]", "sampler.guidance.scale=-1").assert_refused("guidance")
-    run("sample", f"ckpt={conditional}", "sampler.correction.between=[3,1]").assert_refused("sampler.correction")
+    run("sample", f"ckpt={conditional}", "classes=[1]", "sampler.guidance.scale=-1").assert_refused(
+        "guidance"
+    )
+    run("sample", f"ckpt={conditional}", "sampler.correction.between=[3,1]").assert_refused(
+        "sampler.correction"
+    )
     short = [option for option in RECIPE if not option.startswith("run_id")]
     refused = run("train", *short, "sampler=posterior_bridge", f"runs_dir={tmp_path}", "run_id=b")
     refused.assert_refused("sampler", "distribution")
     assert not (tmp_path / "digits" / "b").exists()
     np.save(tmp_path / "counts.npy", np.ones((50, 3), dtype=int))
-    run("train", *short, "dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "dataset.max_count=5",
-        "conditional=true", f"runs_dir={tmp_path}").assert_refused("no labels")  # fmt: skip
+    run(
+        "train",
+        *short,
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'counts.npy'}",
+        "dataset.max_count=5",
+        "conditional=true",
+        f"runs_dir={tmp_path}",
+    ).assert_refused("no labels")
 
 
 def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
@@ -173,8 +238,17 @@ def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     sampler = Sampler(num_steps=5, guidance=Guidance(2.0))
     classes = torch.arange(6) % 10
     whole = model.sample(6, seed=2, sampler=sampler, classes=classes)
-    small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=Guidance(2.0), batch_size=4), classes=classes)
+    small = model.sample(
+        6,
+        seed=2,
+        sampler=Sampler(num_steps=5, guidance=Guidance(2.0), batch_size=4),
+        classes=classes,
+    )
     assert torch.equal(whole, small)
     with pytest.raises(ValueError, match="classes"):
-        next(model.batches(torch.arange(6), sampler=sampler, conditions=Conditions(torch.arange(5))))
-    assert torch.equal(model.sample(4, classes=[1, 2]), model.sample(4, classes=torch.tensor([1, 2, 1, 2])))
+        next(
+            model.batches(torch.arange(6), sampler=sampler, conditions=Conditions(torch.arange(5)))
+        )
+    assert torch.equal(
+        model.sample(4, classes=[1, 2]), model.sample(4, classes=torch.tensor([1, 2, 1, 2]))
+    )

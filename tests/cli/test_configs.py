@@ -32,7 +32,11 @@ def completed(part):
     if not isinstance(part, dict):
         return part
     known = component_arguments(OmegaConf.create({"part": part}), "part")
-    defaults = {name: argument.default for name, argument in known.items() if argument.default is not argument.empty}
+    defaults = {
+        name: argument.default
+        for name, argument in known.items()
+        if argument.default is not argument.empty
+    }
     return defaults | {name: completed(value) for name, value in part.items()}
 
 
@@ -42,10 +46,22 @@ def test_cifar10_is_the_papers(words):
     assert config["network"]["body"]["_target_"].endswith("NCSNpp")
     assert config["network"]["inputs"] == {"_target_": "blackout.networks.PaperInputs"}
     assert config["head"]["_target_"].endswith("SoftplusHead")
-    assert config["schedule"]["num_steps"] == 1000 and config["schedule"]["grid"]["final_time"] == 15.0
-    assert config["optimizer"]["lr"] == 2e-4 and config["batch_size"] == 256 and config["ema_decay"] == 0.9999
-    assert config["flip"] and config["loss"]["weighting"] == "paper" and config["loss"]["kind"] == "instantaneous"
-    assert config["sampler"]["num_steps"] == 1000 and config["sampler"]["kernel"]["_target_"].endswith("BinomialBridge")
+    assert (
+        config["schedule"]["num_steps"] == 1000 and config["schedule"]["grid"]["final_time"] == 15.0
+    )
+    assert (
+        config["optimizer"]["lr"] == 2e-4
+        and config["batch_size"] == 256
+        and config["ema_decay"] == 0.9999
+    )
+    assert (
+        config["flip"]
+        and config["loss"]["weighting"] == "paper"
+        and config["loss"]["kind"] == "instantaneous"
+    )
+    assert config["sampler"]["num_steps"] == 1000 and config["sampler"]["kernel"][
+        "_target_"
+    ].endswith("BinomialBridge")
     assert config["metrics"]["scores"] == ["fid", "is"] and config["trainer"]["max_steps"] == 300000
     scores = config["callbacks"]["scores"]
     assert (scores["num_samples_between"], scores["num_samples"]) == (5000, 50000)
@@ -54,25 +70,32 @@ def test_cifar10_is_the_papers(words):
 
 def test_what_was_found_better_on_cifar10_is_a_recipe():
     config = composed("dataset=cifar10", "recipe=blackout/cifar10_scaled")
-    assert config["head"]["_target_"].endswith("ScaledHead") and config["sampler"]["kernel"]["_target_"].endswith(
-        "Trapezoidal"
-    )
+    assert config["head"]["_target_"].endswith("ScaledHead") and config["sampler"]["kernel"][
+        "_target_"
+    ].endswith("Trapezoidal")
     assert (
-        config["network"]["inputs"]["_target_"].endswith("StandardisedInputs") and config["sampler"]["num_steps"] == 100
+        config["network"]["inputs"]["_target_"].endswith("StandardisedInputs")
+        and config["sampler"]["num_steps"] == 100
     )
 
 
 @pytest.mark.parametrize("loss", ["instantaneous", "finite_time"])
-@pytest.mark.parametrize("sampler, kernel", [("binomial_bridge_nearest", "BinomialBridge"), ("poisson", "PoissonLeap")])
+@pytest.mark.parametrize(
+    "sampler, kernel", [("binomial_bridge_nearest", "BinomialBridge"), ("poisson", "PoissonLeap")]
+)
 def test_all_cells_of_table_1_can_be_reached(loss, sampler, kernel):
     config = composed("experiment=blackout/table1", f"loss={loss}", f"sampler={sampler}")
-    assert config["loss"]["kind"] == loss and config["sampler"]["kernel"]["_target_"].endswith(kernel)
+    assert config["loss"]["kind"] == loss and config["sampler"]["kernel"]["_target_"].endswith(
+        kernel
+    )
 
 
 PAPERS = {
-    "table1": "nearest_rounding", "table2_celeba64": "nearest_rounding",
-    "table1 recipe=blackout/cifar10_legacy": "nearest_rounding", "table2_binarized_mnist": None,
-}  # fmt: skip
+    "table1": "nearest_rounding",
+    "table2_celeba64": "nearest_rounding",
+    "table1 recipe=blackout/cifar10_legacy": "nearest_rounding",
+    "table2_binarized_mnist": None,
+}
 
 
 @pytest.mark.parametrize("experiment", PAPERS)
@@ -85,30 +108,44 @@ def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experime
     assert rounding is None or sampler["kernel"]["rounding"]["_target_"].endswith(rounding)
 
 
-@pytest.mark.parametrize("overrides, kernel, evaluations", [
-    ([], "MultistepLeap", 25), (["dataset=cifar10", "recipe=blackout/cifar10_scaled"], "Trapezoidal", 199),
-    (["process=birth_death"], "BirthDeathBridge", 100),
-    (["process=uniform"], "LevelBridge", 100), (["process=absorbing"], "LevelBridge", 100),
-    (["process=ordinal", "dataset=patches"], "LevelBridge", 100), (["process=discrete_uniform"], "LevelBridge", 100),
-])  # fmt: skip
-def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(overrides, kernel, evaluations):
+@pytest.mark.parametrize(
+    "overrides, kernel, evaluations",
+    [
+        ([], "MultistepLeap", 25),
+        (["dataset=cifar10", "recipe=blackout/cifar10_scaled"], "Trapezoidal", 199),
+        (["process=birth_death"], "BirthDeathBridge", 100),
+        (["process=uniform"], "LevelBridge", 100),
+        (["process=absorbing"], "LevelBridge", 100),
+        (["process=ordinal", "dataset=patches"], "LevelBridge", 100),
+        (["process=discrete_uniform"], "LevelBridge", 100),
+    ],
+)
+def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
+    overrides, kernel, evaluations
+):
     sampler = composed(*overrides)["sampler"]
     assert sampler["kernel"]["_target_"].endswith(kernel)
     per_step = 2 if kernel == "Trapezoidal" else 1
     assert per_step * sampler["num_steps"] - (per_step - 1) == evaluations
 
 
-@pytest.mark.parametrize("overrides, target, ends", [
-    (["dataset=digits"], "logit_times", (None, None)), (["sampler/grid=logit"], "logit_times", (5.0, -8.0)),
-    (["process=ordinal"], "logit_times", (9.0, -7.0)),
-    (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
-    (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
-    (["sampler/grid=fisher"], "fisher_times", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "overrides, target, ends",
+    [
+        (["dataset=digits"], "logit_times", (None, None)),
+        (["sampler/grid=logit"], "logit_times", (5.0, -8.0)),
+        (["process=ordinal"], "logit_times", (9.0, -7.0)),
+        (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
+        (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
+        (["sampler/grid=fisher"], "fisher_times", None),
+    ],
+)
 def test_a_chosen_grid_wins_over_the_recipes(overrides, target, ends):
     grid = completed(composed(*overrides)["sampler"]["grid"])
     assert grid["_target_"].endswith(target)
-    assert ends == ((grid["first"], grid["last"]) if ends else None) and ("first" in grid) == (ends is not None)
+    assert ends == ((grid["first"], grid["last"]) if ends else None) and ("first" in grid) == (
+        ends is not None
+    )
     assert composed("process=discrete_uniform", "dataset=digits")["sampler"]["grid"] is None
 
 
@@ -127,54 +164,92 @@ def test_binarised_mnist_ends_at_time_10_and_is_not_rounded():
 
 
 def test_processes_exchange_no_buffers_at_every_step(tmp_path):
-    config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
+    config = composed(
+        "trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none"
+    )
     config = with_precision(config, tmp_path)
     unscored = {**config, "metrics": None}
-    trainer = build_trainer(unscored, tmp_path, build_callbacks(unscored, tmp_path, CountDiffusion()))
+    trainer = build_trainer(
+        unscored, tmp_path, build_callbacks(unscored, tmp_path, CountDiffusion())
+    )
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 
 @pytest.mark.parametrize("moves", ["gibbs", "dmala"])
-@pytest.mark.parametrize("experiment", ["flow_ising", "dnfs/figure15_leaps", "dnfs/figure5", "dnfs/table2"])
+@pytest.mark.parametrize(
+    "experiment", ["flow_ising", "dnfs/figure15_leaps", "dnfs/figure5", "dnfs/table2"]
+)
 def test_the_moves_chosen_for_rollouts_are_those_of_the_run(experiment, moves):
     assert composed(f"experiment={experiment}")["rollout"]["refine"] is None
-    chosen = composed(f"experiment={experiment}", f"refine@rollout.refine={moves}")["rollout"]["refine"]
+    chosen = composed(f"experiment={experiment}", f"refine@rollout.refine={moves}")["rollout"][
+        "refine"
+    ]
     assert chosen["_target_"].lower().endswith(moves.replace("_", ""))
 
 
 @pytest.mark.deep
 def test_recipes_are_of_a_family_and_a_dataset():
-    """Each family has its own for a dataset, or what it does for any; any group of a recipe can be chosen otherwise."""
+    """Each family has a recipe for a dataset, or one for all; any choice can be replaced."""
     cifar10 = composed("dataset=cifar10")
-    assert cifar10["network"]["body"]["_target_"].endswith("NCSNpp") and cifar10["batch_size"] == 256
-    assert composed("dataset=cifar10", "recipe=blackout/none", "network=ncsnpp")["batch_size"] == 128
+    assert (
+        cifar10["network"]["body"]["_target_"].endswith("NCSNpp") and cifar10["batch_size"] == 256
+    )
+    assert (
+        composed("dataset=cifar10", "recipe=blackout/none", "network=ncsnpp")["batch_size"] == 128
+    )
     other = composed("dataset=cifar10", "network=unet", "batch_size=8")
     assert other["network"]["body"]["_target_"].endswith("UNet") and other["batch_size"] == 8
     energy = composed("family=energy", "dataset=counts", "dataset.path=x")
-    assert "network" not in energy and energy["rates"]["_target_"].endswith("LESite") and energy["metrics"] is None
-    for words in (["family=flow"], ["family=codes"], ["family=energy", "~dataset"], ["family=energy", "dataset=none"]):
+    assert (
+        "network" not in energy
+        and energy["rates"]["_target_"].endswith("LESite")
+        and energy["metrics"] is None
+    )
+    for words in (
+        ["family=flow"],
+        ["family=codes"],
+        ["family=energy", "~dataset"],
+        ["family=energy", "dataset=none"],
+    ):
         assert composed(*words)["dataset"] is None
 
 
 @pytest.mark.parametrize("dataset", ["counts", "digits"])
 def test_a_process_in_one_word_brings_what_it_needs_whatever_the_dataset(dataset):
-    words = ("process=absorbing", f"dataset={dataset}", "dataset.path=x")[: 2 + (dataset == "counts")]
+    words = ("process=absorbing", f"dataset={dataset}", "dataset.path=x")[
+        : 2 + (dataset == "counts")
+    ]
     parts = composed(*words)
-    assert parts["head"]["_target_"].endswith("LevelHead") and parts["loss"]["_target_"].endswith("RateLoss")
-    assert parts["network"]["inputs"]["_target_"].endswith("LevelInputs") and parts["sampler"]["num_steps"] == 100
+    assert parts["head"]["_target_"].endswith("LevelHead") and parts["loss"]["_target_"].endswith(
+        "RateLoss"
+    )
+    assert (
+        parts["network"]["inputs"]["_target_"].endswith("LevelInputs")
+        and parts["sampler"]["num_steps"] == 100
+    )
     chosen = composed(*words, "loss=cross_entropy", "sampler=tau_leap", "sampler.num_steps=7")
-    assert chosen["loss"]["_target_"].endswith("CrossEntropy") and chosen["sampler"]["num_steps"] == 7
+    assert (
+        chosen["loss"]["_target_"].endswith("CrossEntropy") and chosen["sampler"]["num_steps"] == 7
+    )
     assert chosen["sampler"]["kernel"]["_target_"].endswith("TauLeap")
 
 
 @pytest.mark.deep
 def test_settings_that_the_yaml_lists_are_changed_and_others_added():
     parts = composed(
-        "network=mlp", "network.body.width=3", "trainer.max_time=00:01:00:00", "+optimizer.factory.amsgrad=true"
+        "network=mlp",
+        "network.body.width=3",
+        "trainer.max_time=00:01:00:00",
+        "+optimizer.factory.amsgrad=true",
     )
     assert parts["network"]["body"]["width"] == 3 and parts["trainer"]["max_time"] == "00:01:00:00"
     assert parts["optimizer"]["factory"]["amsgrad"] is True
-    for wrong in ("network.body.widht=3", "seeed=3", "trainer.max_stops=3", "optimizer.factory.amsgrad=true"):
+    for wrong in (
+        "network.body.widht=3",
+        "seeed=3",
+        "trainer.max_stops=3",
+        "optimizer.factory.amsgrad=true",
+    ):
         with pytest.raises(ConfigCompositionException, match="Could not override"):
             composed("network=mlp", wrong)
 
@@ -183,7 +258,11 @@ def test_a_folder_of_ones_own_adds_choices_data_sets_and_recipes(tmp_path):
     for group, name, text in (
         ("head", "mine", "_target_: mine.Head\n"),
         ("dataset", "cells", "_target_: mine.cells\n"),
-        ("recipe/blackout", "cells", "# @package _global_\ndefaults: [/recipe/blackout/none]\nbatch_size: 5\n"),
+        (
+            "recipe/blackout",
+            "cells",
+            "# @package _global_\ndefaults: [/recipe/blackout/none]\nbatch_size: 5\n",
+        ),
     ):
         (tmp_path / group).mkdir(parents=True, exist_ok=True)
         (tmp_path / group / f"{name}.yaml").write_text(text)
@@ -218,8 +297,15 @@ import sys
 from pathlib import Path
 from hydra import compose, initialize_config_dir
 conf = Path({str(CONF)!r})
-names = {{group: sorted(str(f.relative_to(conf / group).with_suffix("")) for f in (conf / group).rglob("*.yaml"))
-         for group in ("experiment", "task", "head", "loss", "network", "optimizer", "process", "sampler", "schedule")}}
+all_groups = ("experiment", "task", "head", "loss", "network", "optimizer", "process", "sampler",
+              "schedule")
+names = {{
+    group: sorted(
+        str(file.relative_to(conf / group).with_suffix(""))
+        for file in (conf / group).rglob("*.yaml")
+    )
+    for group in all_groups
+}}
 of_counts = ("head", "network", "optimizer", "process", "sampler", "schedule")
 with initialize_config_dir(str(conf), version_base="1.3"):
     for group in ("experiment", *of_counts):
@@ -233,15 +319,22 @@ with initialize_config_dir(str(conf), version_base="1.3"):
 assert "blackout" not in sys.modules and "torch" not in sys.modules
 print("composed", sum(map(len, names.values())))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0 and done.stdout.startswith("composed"), done.stderr
 
 
 def test_few_samples_are_passed_a_hundred_times():
-    """More would be learnt by heart; a latent representation of the network does not depend on the batch."""
-    cells = torch.poisson(torch.full((3600, 6), 3.0), generator=torch.Generator().manual_seed(0)).int()
+    """More would overfit; a latent representation of the network does not depend on the batch."""
+    cells = torch.poisson(
+        torch.full((3600, 6), 3.0), generator=torch.Generator().manual_seed(0)
+    ).int()
     settings = composed("dataset=counts", "dataset.path=x")
-    few, many = CountData("few", cells[:560], cells[560:600], 20), CountData("many", cells[:3400], cells[3400:], 20)
+    few, many = (
+        CountData("few", cells[:560], cells[560:600], 20),
+        CountData("many", cells[:3400], cells[3400:], 20),
+    )
     assert [CountDiffusion().default_steps(settings, of) for of in (few, many)] == [437, 2500]
     model = from_data(few)
     features = latent_features(model, cells[:5])
@@ -313,12 +406,12 @@ DELIBERATE = {
     "target=mis": "inverse_temperature",
     "target=planar": "plane",
     "target=potts": "beta",
-}  # fmt: skip
+}
 """Settings in which a choice differs from the constructor's defaults: what the choice is for."""
 
 
 def differing(part, where=""):
-    """Names of listed settings whose value is not the constructor's default; interpolations aside."""
+    """Yield names of settings that differ from the constructor's default; skip interpolations."""
     if not isinstance(part, dict):
         return
     if str(part.get("_target_")).startswith("blackout."):
@@ -327,7 +420,11 @@ def differing(part, where=""):
             value, default = part[name], parameters[name].default
             default = list(default) if isinstance(default, tuple) else default
             decided_elsewhere = isinstance(value, dict) or str(value).startswith(("${", "???"))
-            if default is not inspect.Parameter.empty and value != default and not decided_elsewhere:
+            if (
+                default is not inspect.Parameter.empty
+                and value != default
+                and not decided_elsewhere
+            ):
                 yield f"{where}.{name}".lstrip(".")
     for name, value in part.items():
         yield from differing(value, f"{where}.{name}")

@@ -25,27 +25,33 @@ def settings(*overrides):
         return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)
 
 
-@pytest.mark.parametrize("argument, words", [
-    ("trainer.max_epochs=3", ["lengths are in optimiser steps"]),
-    ("+trainer.max_epochs=3", ["trainer.max_steps=59", "3", "digits"]),
-    ("trainer.min_epochs=1", ["lengths are in optimiser steps"]),
-    ("trainer.max_stops=3", ["max_steps"]),
-    ("trainer.max_steps=1000000000000000000", ["trainer.max_steps must be a whole number from 1 to 10,000,000,000"]),
-    ("trainer.fast_dev_run=true", ["debug=fast"]),
-    ("trainer.logger=false", ["logger=none"]),
-    ("optimizer.lr=abc", ["optimizer.lr must be a number"]),
-    ("ema_decay='null'", ["ema_decay must be a number, null, not 'null'"]),
-    ("optimizer.factory.betas=[2,3]", ["optimizer", "beta"]),
-    ("+optimizer.factory.amsgrad=-0.5", ["optimizer.factory.amsgrad must be true or false"]),
-    ("optimizer.factory.amsgrad=true", ["+optimizer.factory.amsgrad=true sets it"]),
-    ("sampler=[]", ["sampler must be a component"]),
-    ("init_from=/nowhere", ["/nowhere"]),
-    ("ckpt_path=/nowhere", ["/nowhere"]),
-    ("dataset=counts", ["dataset.path must be given"]),
-    ("metrics=null", ["metrics=none"]),
-    ("logger=csv,wandb", ["logger=[csv,wandb]", "-m"]),
-    ("dataset.path=/data/my file (1).npy", ["quotes"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "argument, words",
+    [
+        ("trainer.max_epochs=3", ["lengths are in optimiser steps"]),
+        ("+trainer.max_epochs=3", ["trainer.max_steps=59", "3", "digits"]),
+        ("trainer.min_epochs=1", ["lengths are in optimiser steps"]),
+        ("trainer.max_stops=3", ["max_steps"]),
+        (
+            "trainer.max_steps=1000000000000000000",
+            ["trainer.max_steps must be a whole number from 1 to 10,000,000,000"],
+        ),
+        ("trainer.fast_dev_run=true", ["debug=fast"]),
+        ("trainer.logger=false", ["logger=none"]),
+        ("optimizer.lr=abc", ["optimizer.lr must be a number"]),
+        ("ema_decay='null'", ["ema_decay must be a number, null, not 'null'"]),
+        ("optimizer.factory.betas=[2,3]", ["optimizer", "beta"]),
+        ("+optimizer.factory.amsgrad=-0.5", ["optimizer.factory.amsgrad must be true or false"]),
+        ("optimizer.factory.amsgrad=true", ["+optimizer.factory.amsgrad=true sets it"]),
+        ("sampler=[]", ["sampler must be a component"]),
+        ("init_from=/nowhere", ["/nowhere"]),
+        ("ckpt_path=/nowhere", ["/nowhere"]),
+        ("dataset=counts", ["dataset.path must be given"]),
+        ("metrics=null", ["metrics=none"]),
+        ("logger=csv,wandb", ["logger=[csv,wandb]", "-m"]),
+        ("dataset.path=/data/my file (1).npy", ["quotes"]),
+    ],
+)
 def test_one_line_says_what_to_type_instead_and_leaves_nothing(run, tmp_path, argument, words):
     runs = tmp_path / "runs"
     run("train", *QUICK, f"runs_dir={runs}", argument).assert_refused(*words)
@@ -54,7 +60,9 @@ def test_one_line_says_what_to_type_instead_and_leaves_nothing(run, tmp_path, ar
 
 def test_loggers_are_combined():
     assert set(settings("logger=[tensorboard,wandb]")["logger"]) == {"tensorboard", "wandb"}
-    assert not settings("logger=none")["logger"] and settings("logger=none") == settings("logger=csv")
+    assert not settings("logger=none")["logger"] and settings("logger=none") == settings(
+        "logger=csv"
+    )
 
 
 @pytest.mark.deep
@@ -73,21 +81,38 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
     options = (*QUICK, f"runs_dir={tmp_path}")
     assert run("train", *options, "run_id=first", "trainer.max_steps=2").code == 0
     first = tmp_path / "digits" / "first"
-    assert run("train", *options, "run_id=on", f"ckpt_path={first}", "trainer.max_steps=4").code == 0
+    assert (
+        run("train", *options, "run_id=on", f"ckpt_path={first}", "trainer.max_steps=4").code == 0
+    )
     assert run("train", *options, "run_id=first", "ckpt_path=last", "trainer.max_steps=4").code == 0
-    assert torch.equal(load_model(tmp_path / "digits" / "on").sample(4), load_model(first).sample(4))
+    assert torch.equal(
+        load_model(tmp_path / "digits" / "on").sample(4), load_model(first).sample(4)
+    )
 
     frozen = ("optimizer.lr=1e-30", "seed=5", "trainer.max_steps=1")
     tuned = run("train", *options, *frozen, "run_id=tuned", f"init_from={first}")
     assert tuned.code == 0, tuned.err
-    mine, theirs = (load_model(tmp_path / "digits" / name).network.state_dict() for name in ("tuned", "first"))
+    mine, theirs = (
+        load_model(tmp_path / "digits" / name).network.state_dict() for name in ("tuned", "first")
+    )
     assert all(torch.allclose(mine[name], theirs[name], atol=1e-12) for name in theirs)
-    other = run("train", *options, "run_id=other", f"init_from={first}", "network.body.width=12", "trainer.max_steps=1")
+    other = run(
+        "train",
+        *options,
+        "run_id=other",
+        f"init_from={first}",
+        "network.body.width=12",
+        "trainer.max_steps=1",
+    )
     other.assert_refused("has another network than this run")
 
     report = json.loads((first / "metrics.json").read_text())
     made = report["made_with"]
-    assert made["versions"]["torch"] == version("torch") and made["python"] and made["device"].startswith("cpu")
+    assert (
+        made["versions"]["torch"] == version("torch")
+        and made["python"]
+        and made["device"].startswith("cpu")
+    )
     assert made["git_commit"] == git_commit() and report["seconds"] > 0 and report["date"]
     data = load_model(first).config["data"]
     assert report["data"]["name"] == data["name"] and len(report["data"]["train_sha256"]) == 64
@@ -97,20 +122,40 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
 
 @pytest.mark.deep
 def test_a_model_with_classes_is_bounded_with_and_without_them(run, tmp_path):
-    options = (*QUICK, "conditional=true", "label_dropout=0", f"runs_dir={tmp_path}", "run_id=a", "trainer.max_steps=4")
+    options = (
+        *QUICK,
+        "conditional=true",
+        "label_dropout=0",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+        "trainer.max_steps=4",
+    )
     options += ("optimizer.factory.betas=[0,0.99]",)
     assert run("train", *options, "optimizer.lr=0.02").code == 0
     directory = tmp_path / "digits" / "a"
     outcome = run(
-        "sample", f"ckpt={directory}", "num_samples=4", "evaluate=true", "metrics=none", "likelihood.images=359",
-        "likelihood.repeats=4", f"out={tmp_path / 'out'}",
-    )  # fmt: skip
+        "sample",
+        f"ckpt={directory}",
+        "num_samples=4",
+        "evaluate=true",
+        "metrics=none",
+        "likelihood.images=359",
+        "likelihood.repeats=4",
+        f"out={tmp_path / 'out'}",
+    )
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    values, validated = report["values"], json.loads((directory / "metrics.json").read_text())["values"]
+    values, validated = (
+        report["values"],
+        json.loads((directory / "metrics.json").read_text())["values"],
+    )
     assert math.isclose(values["bits_per_dim_test"], validated["test/bits_per_dim"], rel_tol=0.03)
     assert values["bits_per_dim_test_unconditional"] != values["bits_per_dim_test"]
-    assert report["data"]["test_sha256"] and report["made_with"]["versions"]["numpy"] and report["seconds"] > 0
+    assert (
+        report["data"]["test_sha256"]
+        and report["made_with"]["versions"]["numpy"]
+        and report["seconds"] > 0
+    )
 
 
 def test_a_profile_is_printed(run, tmp_path):
@@ -122,11 +167,16 @@ def test_a_profile_is_printed(run, tmp_path):
 @pytest.mark.deep
 def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(RichProgressBar, "_update", lambda self, bar, current, *_, **__: shown.append(current))
+    monkeypatch.setattr(
+        RichProgressBar, "_update", lambda self, bar, current, *_, **__: shown.append(current)
+    )
     bar = [option for option in QUICK if option != "callbacks.progress=null"]
     overfit = ("trainer.overfit_batches=1", "trainer.max_steps=5", "trainer.val_check_interval=1")
     outcome = run("train", *bar, *overfit, f"runs_dir={tmp_path}")
-    assert outcome.code == 0 and [n for n in dict.fromkeys(shown) if n <= 5][-1] == 5, (shown, outcome.err)
+    assert outcome.code == 0 and [n for n in dict.fromkeys(shown) if n <= 5][-1] == 5, (
+        shown,
+        outcome.err,
+    )
 
 
 @pytest.mark.parametrize("program", ["train", "sample"])
@@ -154,6 +204,13 @@ def test_groups_in_a_folder_of_ones_own(run, tmp_path):
     own.mkdir(parents=True)
     (own / "slow.yaml").write_text("defaults: [adam]\nfactory: { eps: 1.0e-3 }\n")
     outcome = run(
-        "train", "--config-dir", tmp_path / "conf", "optimizer=slow", "--cfg", "job", "-p", "optimizer.factory"
+        "train",
+        "--config-dir",
+        tmp_path / "conf",
+        "optimizer=slow",
+        "--cfg",
+        "job",
+        "-p",
+        "optimizer.factory",
     )
     assert outcome.code == 0 and "eps: 0.001" in outcome.out

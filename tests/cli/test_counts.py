@@ -12,8 +12,12 @@ from blackout.diffusion.latent_features import latent_features
 from blackout.diffusion.plots import heat_map, relative_heat_map
 from tests.cli.conftest import TINY
 
-SHORT = (*(option for option in TINY if not option.startswith("network")), "validation_draws=1", "trainer.max_steps=4",
-         "callbacks.scores.num_samples=12")  # fmt: skip
+SHORT = (
+    *(option for option in TINY if not option.startswith("network")),
+    "validation_draws=1",
+    "trainer.max_steps=4",
+    "callbacks.scores.num_samples=12",
+)
 SMALL = ("network.body.width=16", "network.body.depth=1")
 
 
@@ -23,14 +27,22 @@ def table(path):
     counts = source.poisson(
         source.gamma(0.5, 1.0, (200, 1)) * np.where(kinds == "B cell", 1, 9)[:, None] * [0.2, 4, 40]
     )
-    rows = [",".join(map(str, row)) + f",{kind}" for row, kind in zip(counts.tolist(), kinds, strict=True)]
+    rows = [
+        ",".join(map(str, row)) + f",{kind}"
+        for row, kind in zip(counts.tolist(), kinds, strict=True)
+    ]
     path.write_text("\n".join(["a,b,c,kind", *rows]) + "\n")
     return counts
 
 
 def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     counts = table(tmp_path / "cells.csv")
-    options = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind", "conditional=true")
+    options = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'cells.csv'}",
+        "dataset.labels=kind",
+        "conditional=true",
+    )
     outcome = run("train", *SHORT, *SMALL, *options, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "ResidualMLP" in outcome.out, outcome.err
     directory = tmp_path / "cells/a"
@@ -40,13 +52,39 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     assert description["data"]["class_names"] == ["B cell", "T cell"]
     grid = description["model"]["schedule"]["grid"]
     assert (
-        grid["first"] > 6 and grid["location"] < -1 and description["model"]["head"]["_target_"].endswith("GammaHead")
+        grid["first"] > 6
+        and grid["location"] < -1
+        and description["model"]["head"]["_target_"].endswith("GammaHead")
     )
-    run("sample", f"ckpt={directory}", "num_samples=3", "classes=[C cell]").assert_refused("no class 'C cell'")
-    seen = ("posterior=auto", "operator=identity", "noise=binomial", "noise.survival=0.5", "measurement=test:0-2")
-    for at, words in {"own": (), "file": options[:2], "same": options[:3]}.items():  # the same split, whatever is said
-        assert run("sample", f"ckpt={directory}", *seen, "num_samples=2", *words, f"out={tmp_path / at}").code == 0
-    truths = [np.load(tmp_path / at / "posterior.npz")["truth"].tolist() for at in ("own", "file", "same")]
+    run("sample", f"ckpt={directory}", "num_samples=3", "classes=[C cell]").assert_refused(
+        "no class 'C cell'"
+    )
+    seen = (
+        "posterior=auto",
+        "operator=identity",
+        "noise=binomial",
+        "noise.survival=0.5",
+        "measurement=test:0-2",
+    )
+    for at, words in {
+        "own": (),
+        "file": options[:2],
+        "same": options[:3],
+    }.items():  # the same split, whatever is said
+        assert (
+            run(
+                "sample",
+                f"ckpt={directory}",
+                *seen,
+                "num_samples=2",
+                *words,
+                f"out={tmp_path / at}",
+            ).code
+            == 0
+        )
+    truths = [
+        np.load(tmp_path / at / "posterior.npz")["truth"].tolist() for at in ("own", "file", "same")
+    ]
     assert truths[0] == truths[1] == truths[2]
     given = ("num_samples=20", "evaluate=true", "likelihood.images=20")
     data = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind")
@@ -56,7 +94,10 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     assert "c2st_auc" in report["values"] and "c2st_auc" in report["held_out_data"]["values"]
     assert report["baselines"]["bits_per_dim_test"]["poisson"] > 2
     of_class = report["metrics"]["reference"]
-    assert report["condition"] == of_class["condition"] == {"classes": ["T cell"]} and of_class["size"] == 10
+    assert (
+        report["condition"] == of_class["condition"] == {"classes": ["T cell"]}
+        and of_class["size"] == 10
+    )
     assert "negative_binomial" in report["baselines"]["bits_per_dim_test"]
     assert (directory / "samples/scores.png").exists()
     samples = np.load(directory / "samples/samples.npz")["samples"]
@@ -64,29 +105,60 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     file = f"samples={directory / 'samples/samples.npz'}"
     assert run("sample", file, *data, "metrics=counts", f"out={tmp_path / 'again'}").code == 0
     again = json.loads((tmp_path / "again/metrics.json").read_text())
-    assert again["values"].items() <= report["values"].items() and again["condition"] == {"classes": ["T cell"]}
-    run("sample", file, *data[:2], "metrics=counts", f"out={tmp_path / 'b'}").assert_refused("dataset.labels=<column>")
+    assert again["values"].items() <= report["values"].items() and again["condition"] == {
+        "classes": ["T cell"]
+    }
+    run("sample", file, *data[:2], "metrics=counts", f"out={tmp_path / 'b'}").assert_refused(
+        "dataset.labels=<column>"
+    )
 
 
 @pytest.mark.deep
 def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
-    options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
-    options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
+    options = [
+        *SHORT,
+        *SMALL,
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
+        f"runs_dir={tmp_path}",
+    ]
+    options = [
+        one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))
+    ]
     for ordered, steps in (("false", 200), ("true", 1000)):
-        chosen = (f"network.body.ordered={ordered}", f"run_id=a{steps}", "trainer.max_time=00:00:00:00")
+        chosen = (
+            f"network.body.ordered={ordered}",
+            f"run_id=a{steps}",
+            "trainer.max_time=00:00:00:00",
+        )
         outcome = run("train", *options, *chosen, "metrics=none")
         assert outcome.code == 0 and f"{steps:,} steps of" in outcome.out, outcome.err
         settings = OmegaConf.load(tmp_path / f"x/a{steps}/config.yaml")
         assert settings.optimizer.decay_steps == settings.trainer.max_steps == steps
-    run("train", "family=shuffle", "dataset=one_permutation", "trainer.max_steps=null").assert_refused("not null")
+    run(
+        "train", "family=shuffle", "dataset=one_permutation", "trainer.max_steps=null"
+    ).assert_refused("not null")
 
 
 def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
-    options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
-    options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
-    options += ["optimizer.decay_steps=null", "trainer.max_time=00:00:00:00", "metrics=none", "run_id=a"]
+    options = [
+        *SHORT,
+        *SMALL,
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
+        f"runs_dir={tmp_path}",
+    ]
+    options = [
+        one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))
+    ]
+    options += [
+        "optimizer.decay_steps=null",
+        "trainer.max_time=00:00:00:00",
+        "metrics=none",
+        "run_id=a",
+    ]
     assert run("train", *options).code == 0
     assert OmegaConf.load(tmp_path / "x/a/config.yaml").optimizer.decay_steps is None
 
@@ -112,7 +184,12 @@ def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
 @pytest.mark.parametrize("process", ["absorbing", "birth_death"])
 def test_other_processes_take_their_own_parts(run, tmp_path, process):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 6, (60, 8)))
-    options = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"process={process}", "metrics=none")
+    options = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
+        f"process={process}",
+        "metrics=none",
+    )
     outcome = run("train", *SHORT, *SMALL, *options, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0, outcome.err
     network = json.loads((tmp_path / "x/a/model/config.json").read_text())["model"]["network"]
@@ -136,10 +213,17 @@ def test_columns_that_are_not_there_are_named(run, tmp_path):
 @pytest.mark.parametrize("shape", [(2, 16), (1, 4, 8, 4)])
 def test_series_and_volumes_from_file_to_pictures(run, tmp_path, shape):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(3.0, (60, *shape)))
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", "network.body.channels=8", "metrics=none")
+    given = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
+        "network.body.channels=8",
+        "metrics=none",
+    )
     outcome = run("train", *SHORT, *given, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "UNet" in outcome.out, outcome.err
-    outcome = run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=3", "seed=5", "trajectory=true")
+    outcome = run(
+        "sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=3", "seed=5", "trajectory=true"
+    )
     assert outcome.code == 0, outcome.err
     made = np.load(tmp_path / "x/a/samples/samples.npz")
     assert made["samples"].shape == (3, *shape) and made["indices"].tolist() == [0, 1, 2]
@@ -156,7 +240,11 @@ def test_a_heat_map_with_names_shows_every_gene_next_to_its_own_mean():
     width, height = 64 * 13, 4 * 6
     cells = pixels[-height:, -width:]  # names are to the left and above
     assert pixels.shape[0] > height and pixels.shape[1] > width
-    assert cells[0, 0] == 128 and cells[6, 13] == round(255 / 1.5) and cells[12, 0] == round(255 * 0.75)
+    assert (
+        cells[0, 0] == 128
+        and cells[6, 13] == round(255 / 1.5)
+        and cells[12, 0] == round(255 * 0.75)
+    )
     assert cells[18:].max() == 0 and cells[:, 2 * 13 :].max() == 0
     labels = pixels[-height:, :-width]
     assert labels[:12].max() > 200 < labels[12:].max()  # both classes have their name
@@ -168,7 +256,10 @@ def test_pictures_of_very_many_elements_are_as_wide_as_formats_allow():
     counts = torch.zeros(2, 20_000, dtype=torch.int64)
     counts[1, 12_345] = 9
     picture = heat_map(counts, 9)
-    assert picture.width < 16_384 and picture.getextrema()[0] == (0, 255)  # a WebP's widest; one count is still seen
+    assert picture.width < 16_384 and picture.getextrema()[0] == (
+        0,
+        255,
+    )  # a WebP's widest; one count is still seen
 
 
 @pytest.mark.deep
@@ -177,31 +268,57 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     x = source.poisson(source.gamma(2.0, 2.0, (200, 1)) * [1.0, 3.0, 9.0]).astype(float)
     x[source.random(x.shape) < 0.2] = np.nan
     kind = np.arange(200) // 4 % 2
-    of = {"type": np.array(["a", "b"])[kind], "site": np.array(["p", "q"])[np.arange(200) // 8 % 2 * (1 - kind)]}
+    of = {
+        "type": np.array(["a", "b"])[kind],
+        "site": np.array(["p", "q"])[np.arange(200) // 8 % 2 * (1 - kind)],
+    }
     np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2, **of)
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npz'}", "dataset.mask=finite", "metrics=none")
-    run("train", *given, "process=absorbing", f"runs_dir={tmp_path}").assert_refused("process=pure_death")
+    given = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npz'}",
+        "dataset.mask=finite",
+        "metrics=none",
+    )
+    run("train", *given, "process=absorbing", f"runs_dir={tmp_path}").assert_refused(
+        "process=pure_death"
+    )
     told = ("dataset.labels=type", "dataset.covariates=[dose,total,site]", "conditional=true")
     outcome = run("train", *SHORT, *SMALL, *given, *told, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "missing" in outcome.out, outcome.err
-    asked = (f"ckpt={tmp_path / 'x/a'}", "num_samples=32", "given={total: 40, type: [a, b], dose: 1.5, site: q}")
+    asked = (
+        f"ckpt={tmp_path / 'x/a'}",
+        "num_samples=32",
+        "given={total: 40, type: [a, b], dose: 1.5, site: q}",
+    )
     outcome = run("sample", *asked)
     assert outcome.code == 0, outcome.err
-    assert outcome.err.count("class b had site p in training: these samples are an extrapolation") == 1
+    assert (
+        outcome.err.count("class b had site p in training: these samples are an extrapolation") == 1
+    )
     assert outcome.err.startswith("warning: ")
     made = np.load(tmp_path / "x/a/samples/samples.npz")
-    levels = json.loads((tmp_path / "x/a/model/config.json").read_text())["data"]["covariate_levels"]
+    levels = json.loads((tmp_path / "x/a/model/config.json").read_text())["data"][
+        "covariate_levels"
+    ]
     assert levels[0] == 4 and levels[2] == 2 and set((made["classes"] % 2).tolist()) == {1}
     assert set((made["classes"] // 2 // levels[1]).tolist()) == {3, 4 + 3}
-    run("sample", *asked[:2], "given={total: 1e6}").assert_refused("given.total must be a number in")
+    run("sample", *asked[:2], "given={total: 1e6}").assert_refused(
+        "given.total must be a number in"
+    )
 
 
 @pytest.mark.deep
 def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path / 'runs'}")
+    given = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
+        f"runs_dir={tmp_path / 'runs'}",
+    )
     for process in ("absorbing", "ordinal"):
-        run("train", *given, f"process={process}").assert_refused("would need at least", "GB", "process=blackout")
+        run("train", *given, f"process={process}").assert_refused(
+            "would need at least", "GB", "process=blackout"
+        )
     assert not (tmp_path / "runs").exists()
 
 
@@ -213,16 +330,30 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
         "type": np.array(["a", "b"])[np.arange(80) % 2],
         "batch": np.arange(80) // 2 % 2,
         "dose": np.arange(80) // 4 % 2,
-        "index": np.array(["one", "two"])[np.arange(80) // 8 % 2],  # a name that tables have for their own
+        "index": np.array(["one", "two"])[
+            np.arange(80) // 8 % 2
+        ],  # a name that tables have for their own
     }
     layers = {"counts": counts}
     with pandas.option_context("future.infer_string", False):  # plain text
         observed = pandas.DataFrame(about, index=[f"c{k}" for k in range(80)])
         named = pandas.DataFrame(index=list("wxyz"))
-        anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(tmp_path / "x.h5ad")
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.h5ad'}", "dataset.layer=counts", "conditional=true")
+        anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(
+            tmp_path / "x.h5ad"
+        )
+    given = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.h5ad'}",
+        "dataset.layer=counts",
+        "conditional=true",
+    )
     given += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose,index]")
-    assert run("train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a").code == 0
+    assert (
+        run(
+            "train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a"
+        ).code
+        == 0
+    )
     run(
         "sample",
         *(
@@ -235,24 +366,36 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     )
     made = anndata.read_h5ad(tmp_path / "x/a/samples/samples.h5ad")
     assert list(made.var_names) == list("wxyz") and set(made.obs["batch"]) == {"0", "1"}
-    assert [set(made.obs[name]) for name in ("type", "total", "dose", "index")] == [{"b"}, {12.5}, {0.25}, {"two"}]
+    assert [set(made.obs[name]) for name in ("type", "total", "dose", "index")] == [
+        {"b"},
+        {12.5},
+        {0.25},
+        {"two"},
+    ]
     assert list(made.obs_names) == [f"sample {k}" for k in range(30)]
     assert (made.layers["counts"] != made.X).nnz == 0
     features = latent_features(load_model(tmp_path / "x/a"), torch.tensor(made.X.toarray()))
     assert np.array_equal(made.obsm["X_blackout"], features)
     outcome = run("sample", *asked[:2], "evaluate=true", "likelihood.images=8", "metrics=counts")
     assert outcome.code == 0 and f"data: {tmp_path / 'x.h5ad'}" in outcome.out, outcome.err
-    assert np.array_equal(made.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"])
+    assert np.array_equal(
+        made.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"]
+    )
 
 
-@pytest.mark.parametrize(("content", "options", "message"), [
-    ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
-    ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
-    ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
-    ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),
-    ("a,b\n", (), "there is a header and no row below it"),
-    ("\x00\xff", (), "x.csv"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
+        ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
+        ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
+        ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),
+        ("a,b\n", (), "there is a header and no row below it"),
+        ("\x00\xff", (), "x.csv"),
+    ],
+)
 def test_bad_input_is_one_line(run, tmp_path, content, options, message):
     (tmp_path / "x.csv").write_text(content)
-    run("train", "dataset=counts", f"dataset.path={tmp_path / 'x.csv'}", *options).assert_refused(message)
+    run("train", "dataset=counts", f"dataset.path={tmp_path / 'x.csv'}", *options).assert_refused(
+        message
+    )

@@ -13,7 +13,10 @@ from blackout.errors import UserError
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
     (tmp_path / "metrics.csv").write_text("step,fd,train/loss\n1,,2.5\n2,nan,2.0\n3,7.5,inf\n")
-    assert read_curves(tmp_path / "metrics.csv") == {"train/loss": ([1, 2], [2.5, 2.0]), "fd": ([3], [7.5])}
+    assert read_curves(tmp_path / "metrics.csv") == {
+        "train/loss": ([1, 2], [2.5, 2.0]),
+        "fd": ([3], [7.5]),
+    }
 
 
 def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_path):
@@ -30,7 +33,9 @@ def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_pa
     assert noise["values"][noise["steps"].index(1235)] == 7.0 and noise["steps"][-1] == 3000
 
 
-@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"step,loss\n1,abc\n", b"\xff\xfe\x00\x01", b"step,loss\n\0,1\n"])
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1,2\n", b"step,loss\n1,abc\n", b"\xff\xfe\x00\x01", b"step,loss\n\0,1\n"]
+)
 def test_a_damaged_file_is_said_to_be(tmp_path, content):
     (tmp_path / "metrics.csv").write_bytes(content)
     with pytest.raises(UserError, match="is damaged"):
@@ -50,7 +55,9 @@ def test_a_curve_and_small_images_as_text():
 
 @pytest.mark.parametrize("width", [48, 102, 160, 300])
 def test_a_picture_fills_all_of_its_width_over_the_bar(width):
-    made = np.asarray(add_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True))
+    made = np.asarray(
+        add_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True)
+    )
     assert made.shape[1] >= 160 and made.shape[1] % width == 0 and bool((made[:-26] == 255).all())
 
 
@@ -63,5 +70,7 @@ def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
     for step in (2, 1, 0):
         film.add(step, 2, torch.zeros(1, 1, 1, 20_000))
     film.save(Wide(), tmp_path)
-    assert capsys.readouterr().out.startswith("left out: trajectory.webp, whose side of 20,000 pixels")
+    assert capsys.readouterr().out.startswith(
+        "left out: trajectory.webp, whose side of 20,000 pixels"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["trajectory.png"]

@@ -1,4 +1,4 @@
-"""Before training: a few evaluations with one sample try every draw of a run, whatever its length."""
+"""Before training, every kind of draw of a run is tried with one sample and a few evaluations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def test_few_evaluations_of_one_sample_whatever_the_number_of_steps() -> None:
         network.register_forward_pre_hook(note)
     dry_run(previews(num_steps=500), tried, CountDiffusion())
     assert set(evaluated) == {1}
-    assert len(evaluated) <= 4  # components, and the first steps of samples, of closing samples and of previews
+    assert (
+        len(evaluated) <= 4
+    )  # components, and the first steps of samples, of closing samples and of previews
 
 
 def test_weights_and_modes_stay_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""`sample.py evaluate=true`: scores and bits of a model, scores of files, and the provenance of every number."""
+"""`sample.py evaluate=true`: scores and bits of a model, scores of files, and provenance."""
 
 import json
 
@@ -25,9 +25,17 @@ def model(tmp_path_factory):
 @pytest.mark.deep
 def test_the_report_holds_the_provenance(run, model, tmp_path):
     outcome = run(
-        "sample", f"ckpt={model}", "num_samples=120", "evaluate=true", "seeds=2", "likelihood.images=80",
-        "likelihood.finite_steps=5", "likelihood.paths=3", f"out={tmp_path}", "seed=4",
-    )  # fmt: skip
+        "sample",
+        f"ckpt={model}",
+        "num_samples=120",
+        "evaluate=true",
+        "seeds=2",
+        "likelihood.images=80",
+        "likelihood.finite_steps=5",
+        "likelihood.paths=3",
+        f"out={tmp_path}",
+        "seed=4",
+    )
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
     assert {
@@ -38,9 +46,16 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
         "bits_per_dim_test",
     } <= set(report["values"])
     assert "fid" not in report["values"]
-    assert report["num_samples"] == 120 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
+    assert (
+        report["num_samples"] == 120
+        and report["seeds"] == [4, 5]
+        and report["network_evaluations"] == 8
+    )
     assert report["sampler"]["kernel"]["_target_"].endswith("MultistepLeap")
-    assert report["held_out_data"]["values"]["frechet_distance_digits"] < report["values"]["frechet_distance_digits"]
+    assert (
+        report["held_out_data"]["values"]["frechet_distance_digits"]
+        < report["values"]["frechet_distance_digits"]
+    )
     assert report["over_seeds"]["frechet_distance_digits"]["std"] > 0
     assert (
         report["extractor"]["identity"]
@@ -49,14 +64,21 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     )
     bits = report["likelihood"]
     for split in ("train", "test"):
-        assert bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 80
+        assert (
+            bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 80
+        )
         finite, weighted = bits[split]["finite_time"], bits[split]["importance_weighted"]
-        assert finite["value"] == pytest.approx(sum(part["value"] for part in finite["parts"].values()))
+        assert finite["value"] == pytest.approx(
+            sum(part["value"] for part in finite["parts"].values())
+        )
         limit = bits[split]["continuous"]["value"] + bits[split]["ends"]["value"]
         assert finite["cost_of_steps"] == pytest.approx(finite["value"] - limit)
         assert weighted["paths"] == 3 and weighted["value"] < finite["value"]
     baselines = report["baselines"]["bits_per_dim_test"]
-    assert baselines["histograms"] < np.log2(17) == baselines["uniform"] and baselines["negative_binomial"] > 0
+    assert (
+        baselines["histograms"] < np.log2(17) == baselines["uniform"]
+        and baselines["negative_binomial"] > 0
+    )
     comparison = report["comparisons"]["bits_per_dim_test"]
     whole_bound = bits["test"]["continuous"]["value"] + bits["test"]["ends"]["value"]
     assert comparison["value"] == pytest.approx(whole_bound) and comparison["kind"] == "upper bound"
@@ -69,13 +91,24 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
 def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
     assert (
         run(
-            "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "likelihood.images=0", f"out={tmp_path}"
+            "sample",
+            f"ckpt={model}",
+            "num_samples=250",
+            "evaluate=true",
+            "likelihood.images=0",
+            f"out={tmp_path}",
         ).code
         == 0
     )
     drawn = json.loads((tmp_path / "metrics.json").read_text())["values"]
     again = tmp_path / "again"
-    outcome = run("sample", f"samples={tmp_path / 'samples.npz'}", "dataset=digits", "evaluate=true", f"out={again}")
+    outcome = run(
+        "sample",
+        f"samples={tmp_path / 'samples.npz'}",
+        "dataset=digits",
+        "evaluate=true",
+        f"out={again}",
+    )
     assert outcome.code == 0, outcome.err
     values = json.loads((again / "metrics.json").read_text())["values"]
     assert values == pytest.approx({name: drawn[name] for name in values})
@@ -83,12 +116,22 @@ def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
 
 def test_scores_can_choose_another_reference(run, model, tmp_path):
     outcome = run(
-        "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "metrics=digits", "metrics.reference=test",
-        "metrics.scores=[fd]", "likelihood.images=0", f"out={tmp_path}",
-    )  # fmt: skip
+        "sample",
+        f"ckpt={model}",
+        "num_samples=250",
+        "evaluate=true",
+        "metrics=digits",
+        "metrics.reference=test",
+        "metrics.scores=[fd]",
+        "likelihood.images=0",
+        f"out={tmp_path}",
+    )
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert set(report["values"]) == {"frechet_distance_digits_test"} and report["reference"]["split"] == "test"
+    assert (
+        set(report["values"]) == {"frechet_distance_digits_test"}
+        and report["reference"]["split"] == "test"
+    )
 
 
 def write(path, array):
@@ -103,7 +146,10 @@ def pictures(path, size):
 
 WRONG = {
     "floats": (lambda p: write(p, np.zeros((300, 8, 8, 1))), "float64"),
-    "not a number": (lambda p: write(p, np.full((300, 8, 8, 1), np.nan, dtype=np.float32)), "float32"),
+    "not a number": (
+        lambda p: write(p, np.full((300, 8, 8, 1), np.nan, dtype=np.float32)),
+        "float32",
+    ),
     "out of range": (lambda p: write(p, np.full((300, 8, 8, 1), 17, dtype=np.uint8)), "17"),
     "negative": (lambda p: write(p, np.full((300, 8, 8, 1), -1, dtype=np.int8)), "-1"),
     "another size": (lambda p: write(p, np.zeros((300, 9, 9, 1), dtype=np.uint8)), "(1, 8, 8)"),
@@ -113,35 +159,58 @@ WRONG = {
     "a missing file": (lambda p: [f"samples={p / 'none.npz'}", "dataset=digits"], "none.npz"),
     "an empty folder": (lambda p: [f"samples={p}", "dataset=digits"], "no images"),
     "images of another size": (lambda p: pictures(p, 16), "16x16"),
-    "no scores": (lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=none"], "none"),
+    "no scores": (
+        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=none"],
+        "none",
+    ),
     "FID without FID's network": (
-        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=digits", "metrics.scores=[fid]"],
+        lambda p: [
+            *write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)),
+            "metrics=digits",
+            "metrics.scores=[fid]",
+        ],
         "fid",
     ),
     "a reference that is not there": (
-        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=digits", "metrics.reference=none.npz"],
+        lambda p: [
+            *write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)),
+            "metrics=digits",
+            "metrics.reference=none.npz",
+        ],
         "none.npz",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_samples_that_cannot_be_scored(run, tmp_path, name):
     arguments, word = WRONG[name]
-    run("sample", *arguments(tmp_path), "evaluate=true", f"out={tmp_path / 'out'}").assert_refused(word)
+    run("sample", *arguments(tmp_path), "evaluate=true", f"out={tmp_path / 'out'}").assert_refused(
+        word
+    )
 
 
 def test_a_model_is_not_compared_with_another_shape(run, model, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((50, 4), dtype=int))
     outcome = run(
-        "sample", f"ckpt={model}", "evaluate=true", "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}",
+        "sample",
+        f"ckpt={model}",
+        "evaluate=true",
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
         f"out={tmp_path / 'out'}",
-    )  # fmt: skip
+    )
     outcome.assert_refused("shape")
 
 
 def test_a_dataset_may_be_named_although_its_recipe_is_for_training(run, model, tmp_path):
-    options = ("num_samples=4", "metrics=none", "evaluate=true", "likelihood.images=4", f"out={tmp_path / 'out'}")
+    options = (
+        "num_samples=4",
+        "metrics=none",
+        "evaluate=true",
+        "likelihood.images=4",
+        f"out={tmp_path / 'out'}",
+    )
     outcome = run("sample", f"ckpt={model}", "dataset=digits", *options)
     assert outcome.code == 0, outcome.err
 

@@ -1,4 +1,4 @@
-"""Every experiment of Blackout Diffusion trains two steps at a reduced size, with data of the right kind."""
+"""Every experiment of Blackout Diffusion trains two steps at a reduced size."""
 
 import pytest
 import torch
@@ -11,21 +11,41 @@ EXPERIMENTS = [name for name in choices("experiment") if name.startswith("blacko
 QUICK = ("blackout/table1", "blackout/table2_binarized_mnist")
 """Not like another one, nor large."""
 SMALL = [
-    "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
-    "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",
-    "trainer.limit_val_batches=1", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "sampler.num_steps=3",
-    "callbacks.progress=null", "callbacks.samples.num_samples=2", "callbacks.samples.every_n_steps=2",
+    "network.body.channels=8",
+    "network.body.multipliers=[1,1]",
+    "network.body.blocks_per_level=1",
+    "network.body.attention_resolutions=[]",
+    "batch_size=4",
+    "trainer.max_steps=2",
+    "trainer.val_check_interval=2",
+    "trainer.limit_val_batches=1",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "sampler.num_steps=3",
+    "callbacks.progress=null",
+    "callbacks.samples.num_samples=2",
+    "callbacks.samples.every_n_steps=2",
     "callbacks.samples.num_steps=3",
-]  # fmt: skip
-SHAPES = {"cifar10": (3, 32, 32, 255), "celeba64": (3, 64, 64, 255), "binarized_mnist": (1, 32, 32, 1),
-          "mnist": (1, 28, 28, 255), "fashion_mnist": (1, 28, 28, 255)}  # fmt: skip
+]
+SHAPES = {
+    "cifar10": (3, 32, 32, 255),
+    "celeba64": (3, 64, 64, 255),
+    "binarized_mnist": (1, 32, 32, 1),
+    "mnist": (1, 28, 28, 255),
+    "fashion_mnist": (1, 28, 28, 255),
+}
 
 
 def stand_in(name):
     *shape, most = SHAPES[name]
 
-    def load(data_dir: str = "data", size: int = 32, download: bool = False, cache_dir: str | None = None,
-             validation: float | None = 4):
+    def load(
+        data_dir: str = "data",
+        size: int = 32,
+        download: bool = False,
+        cache_dir: str | None = None,
+        validation: float | None = 4,
+    ):
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, most + 1, (24, *shape), generator=generator).to(torch.uint8)
         labels = torch.arange(24) % 10
@@ -37,7 +57,8 @@ def stand_in(name):
 
 
 @pytest.mark.parametrize(
-    "experiment", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in EXPERIMENTS]
+    "experiment",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in EXPERIMENTS],
 )
 def test_two_steps(run, tmp_path, monkeypatch, experiment):
     for name in SHAPES:

@@ -1,4 +1,4 @@
-"""Settings and groups of other families and programs, and components that cannot be imported: one line each."""
+"""Settings of another family or program, or of a missing component, are explained in one line."""
 
 import shlex
 import subprocess
@@ -12,16 +12,44 @@ from blackout.errors import UserError
 from tests.cli.conftest import ROOT
 
 ELSEWHERE = {
-    "a group of another family": ("train", ["reverse=gpl"], "for family=shuffle, which also must be typed"),
-    "a group that the chosen family lacks": ("train", ["family=flow", "head=softplus"], "but for family=blackout"),
+    "a group of another family": (
+        "train",
+        ["reverse=gpl"],
+        "for family=shuffle, which also must be typed",
+    ),
+    "a group that the chosen family lacks": (
+        "train",
+        ["family=flow", "head=softplus"],
+        "but for family=blackout",
+    ),
     "a group of sample.py": ("train", ["posterior=sgdd"], "posterior is a group of sample.py"),
     "a group of train.py": ("sample", ["network=mlp"], "network is a group of train.py"),
-    "a setting of another family": ("train", ["target.size=3"], "no such option here, but one of family="),
-    "nearly a setting of another family": ("train", ["trget.size=3"], "did you mean target.size, of family="),
-    "a setting of train.py": ("sample", ["trainer.max_steps=3"], "no such option here, but one of train.py"),
-    "a setting of another choice": ("train", ["network=mlp", "network.body.channels=3"], "did you mean network."),
+    "a setting of another family": (
+        "train",
+        ["target.size=3"],
+        "no such option here, but one of family=",
+    ),
+    "nearly a setting of another family": (
+        "train",
+        ["trget.size=3"],
+        "did you mean target.size, of family=",
+    ),
+    "a setting of train.py": (
+        "sample",
+        ["trainer.max_steps=3"],
+        "no such option here, but one of train.py",
+    ),
+    "a setting of another choice": (
+        "train",
+        ["network=mlp", "network.body.channels=3"],
+        "did you mean network.",
+    ),
     "what another template calls a group": ("train", ["model=unet"], "did you mean network?"),
-    "a group without a key of its own": ("train", ["lr_scheduler=cosine"], "did you mean lr_schedule?"),
+    "a group without a key of its own": (
+        "train",
+        ["lr_scheduler=cosine"],
+        "did you mean lr_schedule?",
+    ),
 }
 
 
@@ -40,8 +68,16 @@ def test_a_package_that_is_not_on_the_path_is_named():
 
 def test_a_wrong_setting_of_a_component_that_cannot_be_imported_is_not_blamed(tmp_path):
     (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset" / "stars.yaml").write_text("_target_: absent_package.stars\nphotons: 1.0\n")
-    words = ["--config-dir", str(tmp_path), "dataset=stars", "recipe=blackout/none", "dataset.size=3"]
+    (tmp_path / "dataset" / "stars.yaml").write_text(
+        "_target_: absent_package.stars\nphotons: 1.0\n"
+    )
+    words = [
+        "--config-dir",
+        str(tmp_path),
+        "dataset=stars",
+        "recipe=blackout/none",
+        "dataset.size=3",
+    ]
     assert "absent_package cannot be imported" in explain(ValueError("text"), "train", words)
 
 

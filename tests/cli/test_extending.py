@@ -1,13 +1,15 @@
-"""Every file and every command of the pages on components and projects of one's own works as printed."""
+"""Every file and command of the pages on user components and projects works as printed."""
 
 import re
 import shlex
 
 import pytest
 
-from tests.cli.conftest import ROOT, forget_modules, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import ROOT, forget_modules
 
-PAGES = "\n".join((ROOT / "docs/howto" / name).read_text() for name in ("extending.md", "own_project.md"))
+PAGES = "\n".join(
+    (ROOT / "docs/howto" / name).read_text() for name in ("extending.md", "own_project.md")
+)
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGES, re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
 
@@ -28,14 +30,25 @@ def folder(tmp_path_factory):
 def test_the_page_has_commands_for_every_kind_of_component():
     titles = re.findall(r"^## (.*)", PAGES, re.MULTILINE)
     assert titles == [
-        "A dataset", "A network", "A process", "A kernel", "A schedule", "A head", "A loss", "An operator", "A target",
-        "A score", "A callback", "An experiment", "A family",
-    ]  # fmt: skip
+        "A dataset",
+        "A network",
+        "A process",
+        "A kernel",
+        "A schedule",
+        "A head",
+        "A loss",
+        "An operator",
+        "A target",
+        "A score",
+        "A callback",
+        "An experiment",
+        "A family",
+    ]
     assert len(COMMANDS) == 17
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands(run, folder, monkeypatch, command):  # noqa: F811
+def test_commands(run, folder, monkeypatch, command):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     python, program, *arguments = shlex.split(command)

@@ -32,14 +32,17 @@ RENAMES = 40  # more than the end of a run makes
 def state(folder):
     """Content and time of every file and folder below a folder, hidden ones too."""
     return {
-        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None) for path in folder.rglob("*")
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        for path in folder.rglob("*")
     }
 
 
 def timeless(run_directory):
     """The results of a run without clock and command line."""
     results = read_results(run_directory)
-    return {name: value for name, value in results.items() if name not in ("date", "seconds", "command")}
+    return {
+        name: value for name, value in results.items() if name not in ("date", "seconds", "command")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +77,18 @@ def test_a_finished_run_says_so_in_its_results(finished):
     assert "finished" in (finished / "report.html").read_text()
 
 
-@pytest.mark.parametrize("words", [
-    (), ("metrics=none",), ("sampler.num_steps=5",), ("callbacks.scores.num_samples=10", "metrics.scores=[is]"),
-    ("logger=tensorboard",), ("callbacks.samples=null", "+callbacks.order._target_=tests.soak.callbacks.OrderHash"),
-    ("trainer.val_check_interval=1",),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("metrics=none",),
+        ("sampler.num_steps=5",),
+        ("callbacks.scores.num_samples=10", "metrics.scores=[is]"),
+        ("logger=tensorboard",),
+        ("callbacks.samples=null", "+callbacks.order._target_=tests.soak.callbacks.OrderHash"),
+        ("trainer.val_check_interval=1",),
+    ],
+)
 def test_a_finished_run_that_is_started_again_stays_as_it_is(start, finished, words):
     before = state(finished.parents[1])
     again = start("trainer.max_steps=4", *words)
@@ -91,25 +101,37 @@ def test_a_finished_run_that_is_started_again_stays_as_it_is(start, finished, wo
     assert state(finished.parents[1]) == before
 
 
-@pytest.mark.parametrize("words, told", [
-    (("trainer.max_steps=3", "metrics=none"), ("trainer.max_steps=3", "4 steps", "run_id")),
-    (("trainer.max_steps=4", "optimizer.lr=0.5"), ("optimizer.lr",)),
-    (("trainer.max_steps=6", "optimizer.lr=0.5"), ("optimizer.lr",)),
-    (("trainer.max_steps=4", "seed=5"), ("seed",)),
-])  # fmt: skip
-def test_a_start_that_does_not_fit_a_finished_run_is_refused_and_changes_nothing(start, finished, words, told):
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("trainer.max_steps=3", "metrics=none"), ("trainer.max_steps=3", "4 steps", "run_id")),
+        (("trainer.max_steps=4", "optimizer.lr=0.5"), ("optimizer.lr",)),
+        (("trainer.max_steps=6", "optimizer.lr=0.5"), ("optimizer.lr",)),
+        (("trainer.max_steps=4", "seed=5"), ("seed",)),
+    ],
+)
+def test_a_start_that_does_not_fit_a_finished_run_is_refused_and_changes_nothing(
+    start, finished, words, told
+):
     before = state(finished.parents[1])
     start(*words).assert_refused(*told)
     assert state(finished.parents[1]) == before
 
 
-@pytest.mark.parametrize("words", [
-    ("+callbacks.odd._target_=tests.no_such_module.Callback",), ("trainer.strategy=no_such_strategy",),
-    ("callbacks.scores.every_n_steps=2", "metrics=none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("+callbacks.odd._target_=tests.no_such_module.Callback",),
+        ("trainer.strategy=no_such_strategy",),
+        ("callbacks.scores.every_n_steps=2", "metrics=none"),
+    ],
+)
 def test_a_longer_start_that_fails_leaves_the_record_of_the_finished_run(start, finished, words):
     def record():
-        return [(finished / name).read_bytes() for name in ("config.yaml", "metrics.json", "metrics.csv")]
+        return [
+            (finished / name).read_bytes()
+            for name in ("config.yaml", "metrics.json", "metrics.csv")
+        ]
 
     before = record()
     start("trainer.max_steps=6", *words).assert_refused()
@@ -124,7 +146,11 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
     results = read_results(finished)
     assert finished_steps(results) == 6 and "frechet_distance_digits" not in results["values"]
     (earlier,) = results["earlier"]
-    assert earlier["training_steps"] == 4 and earlier["values"] == before["values"] and "finished" not in earlier
+    assert (
+        earlier["training_steps"] == 4
+        and earlier["values"] == before["values"]
+        and "finished" not in earlier
+    )
     now = read_rows(finished / "metrics.csv")
     assert (
         now[4].keys() >= rows[4].keys()
@@ -141,8 +167,10 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
 
 
 def test_a_run_that_has_stopped_early_has_ended(run, tmp_path):
-    stop = "+callbacks.stop={_target_: pytorch_lightning.callbacks.EarlyStopping, monitor: val/bits_per_dim, "
-    stop += "divergence_threshold: 0.0, check_on_train_epoch_end: false}"
+    stop = (
+        "+callbacks.stop={_target_: pytorch_lightning.callbacks.EarlyStopping, "
+        "monitor: val/bits_per_dim, divergence_threshold: 0.0, check_on_train_epoch_end: false}"
+    )
     words = (*UNSCORED, "metrics=none", stop, f"runs_dir={tmp_path}", "run_id=a")
     done = run("train", *words, "trainer.max_steps=8")
     assert done.code == 0 and finished_steps(read_results(tmp_path / "digits/a")) == 2, done.err
@@ -160,7 +188,9 @@ def test_a_length_below_the_steps_of_a_checkpoint_is_refused(start, run, finishe
     start("trainer.max_steps=3").assert_refused("trainer.max_steps=3", "4 steps")
     assert (finished / "config.yaml").read_bytes() == settings
     other = (*SCORED, f"runs_dir={finished.parents[1]}", "run_id=b", f"ckpt_path={finished}")
-    run("train", *other, "trainer.max_steps=2").assert_refused("trainer.max_steps=2", "last.ckpt", "4 steps")
+    run("train", *other, "trainer.max_steps=2").assert_refused(
+        "trainer.max_steps=2", "last.ckpt", "4 steps"
+    )
     assert not (finished.parent / "b").exists()
 
 
@@ -187,7 +217,13 @@ def test_a_run_without_checkpoints_has_ended_and_is_not_begun_anew(start, finish
 
 def test_other_data_under_the_same_name_are_refused(run, tmp_path):
     counts = np.random.default_rng(0).integers(0, 9, (60, 1, 4, 4))
-    words = (*TINY, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", "metrics=none", "trainer.max_steps=2")
+    words = (
+        *TINY,
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npy'}",
+        "metrics=none",
+        "trainer.max_steps=2",
+    )
     words += (f"runs_dir={tmp_path / 'runs'}", "run_id=a")
     np.save(tmp_path / "x.npy", counts)
     assert run("train", *words).code == 0
@@ -226,11 +262,19 @@ def test_a_sweep_of_finished_runs_reports_their_values(run, tmp_path):
         tables.append(table)
     first, second = (list(csv.DictReader(table.open())) for table in tables)
     assert [{**row, "seconds": ""} for row in first] == [{**row, "seconds": ""} for row in second]
-    assert all(row["state"] == "done" and float(row["frechet_distance_digits"]) > 0 for row in second)
+    assert all(
+        row["state"] == "done" and float(row["frechet_distance_digits"]) > 0 for row in second
+    )
 
 
 def test_two_processes_find_that_a_run_has_ended(tmp_path):
-    words = (*TINY, "metrics=none", "trainer.max_steps=2", "trainer.accelerator=cpu", "trainer.devices=2")
+    words = (
+        *TINY,
+        "metrics=none",
+        "trainer.max_steps=2",
+        "trainer.accelerator=cpu",
+        "trainer.devices=2",
+    )
     words += ("trainer.strategy=ddp", f"runs_dir={tmp_path}", "run_id=a")
     first = processes.run_distributed("train", *words)
     assert first.returncode == 0, first.stderr
@@ -246,11 +290,13 @@ def killed_at_end(finished_like, folder, number):
     return processes.run("train", *finished_like, f"runs_dir={folder}", "run_id=a", kill).returncode
 
 
-@pytest.mark.parametrize("numbers", [
-    (0, 3, -1), pytest.param(tuple(range(RENAMES)), marks=pytest.mark.deep)
-], ids=["few", "all"])  # fmt: skip
+@pytest.mark.parametrize(
+    "numbers",
+    [(0, 3, -1), pytest.param(tuple(range(RENAMES)), marks=pytest.mark.deep)],
+    ids=["few", "all"],
+)
 def test_a_run_that_is_killed_at_its_end_repeats_the_end(run, finished, tmp_path, numbers):
-    """At some, or at all, renames of files; -1 is the last one, with which the run is recorded as finished."""
+    """At some, or at all, renamings; -1 is the last one, which records the run as finished."""
     words = (*SCORED, "trainer.max_steps=4")
     complete = False
     for number in numbers:
@@ -258,7 +304,9 @@ def test_a_run_that_is_killed_at_its_end_repeats_the_end(run, finished, tmp_path
         if number < 0:  # as if it had been killed before the record
             shutil.copytree(finished.parents[1], folder, ignore=shutil.ignore_patterns("killed-*"))
             results = read_results(folder / "digits/a")
-            (folder / "digits/a/metrics.json").write_text(json.dumps({**results, "finished": False}))
+            (folder / "digits/a/metrics.json").write_text(
+                json.dumps({**results, "finished": False})
+            )
         else:
             code = killed_at_end(words, folder, number)
             assert code in (0, -signal.SIGKILL)
@@ -282,12 +330,16 @@ def test_scores_that_a_killed_end_has_written_stay(run, finished, tmp_path):
     words = (*UNSCORED, "trainer.max_steps=4", f"runs_dir={tmp_path / 'killed'}", "run_id=a")
     shutil.copytree(finished, tmp_path / "killed/digits/a")
     results = read_results(finished)
-    (tmp_path / "killed/digits/a/metrics.json").write_text(json.dumps({**results, "finished": False}))
+    (tmp_path / "killed/digits/a/metrics.json").write_text(
+        json.dumps({**results, "finished": False})
+    )
     done = run("train", *words, "metrics=none")
     assert done.code == 0, done.err
     now = read_results(tmp_path / "killed/digits/a")
     assert finished_steps(now) == 4 and now["earlier"][0]["values"] == results["values"]
-    rows = [read_rows(folder / "metrics.csv")[4] for folder in (finished, tmp_path / "killed/digits/a")]
+    rows = [
+        read_rows(folder / "metrics.csv")[4] for folder in (finished, tmp_path / "killed/digits/a")
+    ]
     assert rows[0]["frechet_distance_digits"] == rows[1]["frechet_distance_digits"]
 
 
@@ -301,12 +353,25 @@ def test_samples_scored_against_other_data_go_to_another_folder(run, tmp_path):
 
     save(counts)
     data = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}")
-    words = (*TINY, *data, "metrics=none", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
+    words = (
+        *TINY,
+        *data,
+        "metrics=none",
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert run("train", *words).code == 0
     model = tmp_path / "x/a/model"
     sample = ("sample", f"ckpt={model}", "num_samples=20", "evaluate=true", "metrics=counts", *data)
     sample += ("likelihood.images=0",)
-    score = ("sample", f"samples={model.parent / 'samples' / 'samples.npz'}", *data, "metrics=counts", "device=cpu")
+    score = (
+        "sample",
+        f"samples={model.parent / 'samples' / 'samples.npz'}",
+        *data,
+        "metrics=counts",
+        "device=cpu",
+    )
     for command in (sample, score):
         places = []
         for content in (counts, counts, counts[::-1]):
@@ -322,7 +387,13 @@ def test_samples_scored_against_other_data_go_to_another_folder(run, tmp_path):
 def test_small_images_of_a_model_without_scores_get_those_of_their_data(run, tmp_path):
     words = (*UNSCORED, "metrics=none", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
     assert run("train", *words).code == 0
-    sampled = ("sample", f"ckpt={tmp_path / 'digits/a'}", "num_samples=20", "evaluate=true", "likelihood.images=8")
+    sampled = (
+        "sample",
+        f"ckpt={tmp_path / 'digits/a'}",
+        "num_samples=20",
+        "evaluate=true",
+        "likelihood.images=8",
+    )
     done = run(*sampled, f"out={tmp_path / 'out'}")
     assert done.code == 0, done.err
     values = read_results(tmp_path / "out")["values"]

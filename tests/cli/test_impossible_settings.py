@@ -1,4 +1,4 @@
-"""Every setting of samplers, simulations, rollouts and callbacks refuses what is impossible before the first step."""
+"""Impossible settings of samplers, simulations, rollouts and callbacks are refused at the start."""
 
 from __future__ import annotations
 
@@ -39,29 +39,48 @@ IMPOSSIBLE = {
 }
 """Values of settings of which -1 is possible."""
 GIVEN_BY_THE_PROGRAM = {
-    "callbacks.checkpoints.directory", "callbacks.nonfinite.directory", "callbacks.samples.directory",
-    "callbacks.samples.preview", "callbacks.scores.scorer", "callbacks.scores.required", "sampler.grid.num_steps",
-}  # fmt: skip
+    "callbacks.checkpoints.directory",
+    "callbacks.nonfinite.directory",
+    "callbacks.samples.directory",
+    "callbacks.samples.preview",
+    "callbacks.scores.scorer",
+    "callbacks.scores.required",
+    "sampler.grid.num_steps",
+}
 ANY_WHOLE_NUMBER = {"callbacks.samples.seed", "callbacks.scores.seed"}
 TOO_LARGE = {
     "counts": (
-        "callbacks.samples.num_samples", "callbacks.samples.num_steps", "callbacks.scores.num_samples",
-        "callbacks.scores.num_samples_between", "sampler.num_steps", "batch_size",
+        "callbacks.samples.num_samples",
+        "callbacks.samples.num_steps",
+        "callbacks.scores.num_samples",
+        "callbacks.scores.num_samples_between",
+        "sampler.num_steps",
+        "batch_size",
     ),
-    "flow": ("simulation.num_steps", "rollout.num_times", "rollout.chains", "rollout.buffer_size", "batch_size"),
+    "flow": (
+        "simulation.num_steps",
+        "rollout.num_times",
+        "rollout.chains",
+        "rollout.buffer_size",
+        "batch_size",
+    ),
     "codes": ("batch_size", "passes"),
     "shuffle": ("batch_size",),
-}  # fmt: skip
+}
 
 
 def settings(family: str, config: DictConfig) -> Iterator[str]:
     """Dotted names of all settings of a family's draws and callbacks."""
     names = [name for name, _ in leaves(OmegaConf.to_container(config))]
-    components = sorted(name.removesuffix("._target_") for name in names if name.endswith("._target_"))
+    components = sorted(
+        name.removesuffix("._target_") for name in names if name.endswith("._target_")
+    )
     for component in components:
         used = component != "callbacks.scores" or config.metrics
         if component.split(".")[0] in GROUPS and used:
-            yield from (f"{component}.{option}" for option in component_arguments(config, component))
+            yield from (
+                f"{component}.{option}" for option in component_arguments(config, component)
+            )
     yield from OTHER_SETTINGS.get(family, ())
 
 
@@ -73,7 +92,9 @@ def words(family: str, folder: Path) -> list[str]:
     return [*FAMILIES[family], f"dataset.path={folder / 'bits.npy'}"]
 
 
-def assert_all_refused(run: Callable[..., Outcome], folder: Path, family: str, values: dict[str, str]) -> None:
+def assert_all_refused(
+    run: Callable[..., Outcome], folder: Path, family: str, values: dict[str, str]
+) -> None:
     """Each of the values alone ends the program with one line, before there is a run."""
     accepted = []
     for name, value in values.items():
@@ -89,7 +110,11 @@ def assert_all_refused(run: Callable[..., Outcome], folder: Path, family: str, v
 def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
     config = compose("train", words(family, tmp_path))
     values = {name: IMPOSSIBLE.get(name, "-1") for name in settings(family, config)}
-    tested = {name: value for name, value in values.items() if name not in GIVEN_BY_THE_PROGRAM | ANY_WHOLE_NUMBER}
+    tested = {
+        name: value
+        for name, value in values.items()
+        if name not in GIVEN_BY_THE_PROGRAM | ANY_WHOLE_NUMBER
+    }
     assert tested
     assert_all_refused(run, tmp_path, family, tested)
 

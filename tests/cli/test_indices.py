@@ -31,4 +31,6 @@ def test_indices_beyond_the_run_and_bad_ones(run, drawn, tmp_path):
     assert np.array_equal(drawn("indices=[4242,1]")[1], drawn("num_samples=64")[1])
     for bad in ("[-1]", "[]", "[1.5]", "7", "[a]"):
         run("sample", f"ckpt={tmp_path / 'digits/a'}", f"indices={bad}").assert_refused("indices")
-    run("sample", f"ckpt={tmp_path / 'digits/a'}", "indices=[1]", "evaluate=true").assert_refused("indices")
+    run("sample", f"ckpt={tmp_path / 'digits/a'}", "indices=[1]", "evaluate=true").assert_refused(
+        "indices"
+    )

@@ -1,4 +1,4 @@
-"""What every YAML file describes can be made, each with the choices it needs beside it, and made again from a file."""
+"""Every choice of conf/ can be built, with the choices that it needs, and built from a file."""
 
 import itertools
 import json
@@ -56,17 +56,21 @@ NOTHING_TO_TRAIN = [
     ("sampler", "joint_bridge"),
     ("sampler", "model"),
 ]
-"""Of a trained model (test_conditioning.py uses it), no data, and students: tests/diffusion/test_distillation.py."""
+"""Choices for trained models (test_conditioning.py), for no data, and for students
+(tests/diffusion/test_distillation.py)."""
 
 
 def offered():
-    """(group, choice) of the default family; experiments of papers are trained in test_experiments.py."""
+    """Yield (group, choice) of the default family; test_experiments.py trains experiments."""
     for group in groups():
         if group.partition("/")[0] in OTHER_GROUPS:
             continue
         for choice in choices(group):
             paper, _, _ = choice.rpartition("/")
-            elsewhere = group in ("experiment", "recipe") and paper != {"experiment": "", "recipe": "blackout"}[group]
+            elsewhere = (
+                group in ("experiment", "recipe")
+                and paper != {"experiment": "", "recipe": "blackout"}[group]
+            )
             text = (CONF / group / f"{choice}.yaml").read_text()
             if not elsewhere and not OTHER_FAMILIES.search(f"{group}/{choice}: {text}"):
                 yield group, choice
@@ -74,8 +78,17 @@ def offered():
 
 CHOICES = [(group, choice) for group, choice in offered()]
 APART = (
-    "schedule", "sampler/grid", "logger", "optimizer", "callbacks", "trainer", "loss", "head", "sampler", "metrics",
-)  # fmt: skip
+    "schedule",
+    "sampler/grid",
+    "logger",
+    "optimizer",
+    "callbacks",
+    "trainer",
+    "loss",
+    "head",
+    "sampler",
+    "metrics",
+)
 """Groups whose choices do not ask for others: one of each is made at a time."""
 LARGE = ("celeba64", "cifar10")
 """In the names of what takes a second; the papers' recipes are trained in test_papers.py."""
@@ -89,7 +102,10 @@ BESIDE = {
     ("loss", "steps"): ["process=discrete_uniform"],
     ("loss", "steps_d3pm"): ["process=discrete_uniform"],
     ("metrics/extractor", "module"): ["metrics=custom"],
-    ("metrics", "custom"): ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
+    ("metrics", "custom"): [
+        "metrics.extractor.module._target_=torch.nn.Flatten",
+        "metrics.extractor.num_features=192",
+    ],
     ("network", "ncsnpp"): ["network.body.channels=32"],
     ("network", "ncsnpp_published"): ["network.body.channels=32"],
     ("network", "transformer_sedd"): ["network.body.width=48", "network.body.depth=2"],
@@ -109,7 +125,9 @@ def beside(group, choice, folder):
     if group == "metrics/extractor":
         options = options or ["metrics=inception"]
         options += ["metrics.extractor.num_features=192"] if choice == "module" else []
-        options += ["metrics.extractor.module._target_=torch.nn.Flatten"] if choice == "module" else []
+        options += (
+            ["metrics.extractor.module._target_=torch.nn.Flatten"] if choice == "module" else []
+        )
     if choice in ("generator", "discrete"):
         chain = 0.8 * np.eye(17) + 0.2 / 17
         np.save(folder / "matrix.npy", chain if choice == "discrete" else 5 * (chain - np.eye(17)))
@@ -140,16 +158,23 @@ def slow(choices):
     return choices[0][0] == "experiment" or choices[0][1].endswith(LARGE)
 
 
-@pytest.mark.parametrize("choices", [
-    pytest.param(one, id=named(one), marks=[pytest.mark.deep] if slow(one) else [])
-    for one in cases()
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "choices",
+    [
+        pytest.param(one, id=named(one), marks=[pytest.mark.deep] if slow(one) else [])
+        for one in cases()
+    ],
+)
 def test_everything_can_be_made(tmp_path, monkeypatch, choices):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
-    monkeypatch.setattr(torch.nn.init, "kaiming_uniform_", lambda tensor, *_, **__: torch.nn.init.zeros_(tensor))
+    monkeypatch.setattr(
+        torch.nn.init, "kaiming_uniform_", lambda tensor, *_, **__: torch.nn.init.zeros_(tensor)
+    )
     options = [word for one in choices for word in ("=".join(one), *beside(*one, tmp_path))]
-    config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
+    config = composed(
+        *options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1"
+    )
     family = instantiate(config["family"], "family")
     source = family.source(config)
     model = make_model(family, config, source)
@@ -162,7 +187,7 @@ def test_everything_can_be_made(tmp_path, monkeypatch, choices):
 
 
 def check_round_trip(description, folder):
-    """What is written is what a model file may hold: no path, and nothing that loading it would refuse."""
+    """A description in a model file holds no path, and nothing that loading it would refuse."""
     read = copy_plain_values(json.loads(json.dumps(description)), "file")
     assert read == description and folder not in json.dumps(read)
     for section in ("family", "model"):

@@ -1,4 +1,4 @@
-"""`sample.py` that is killed goes on where it stopped, with the same bits, and leaves nothing behind."""
+"""`sample.py` that was killed continues bit for bit, and leaves no unfinished files."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from blackout.cli.sample_batches import HASH_NAME, SampleWriter, _load_batch
 from blackout.diffusion.draw import CountDraw
 from blackout.files import hash_tensors, remove_parts, save_tensors
 from tests import processes
-from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import TINY
 
 pytestmark = pytest.mark.deep
 
@@ -37,7 +37,10 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
     for number, least in ((signal.SIGKILL, 3), (signal.SIGTERM, 6)):
         cut = sampling(model, out)
         deadline = time.monotonic() + 60
-        while len(kept := list(out.glob(".drawn-*/*.safetensors"))) < least and time.monotonic() < deadline:
+        while (
+            len(kept := list(out.glob(".drawn-*/*.safetensors"))) < least
+            and time.monotonic() < deadline
+        ):
             assert cut.poll() is None
             time.sleep(0.005)
         cut.send_signal(number)
@@ -60,17 +63,21 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == [".request", "grid.png", "samples.npz"]
 
 
-def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp_path, monkeypatch):  # noqa: F811
+def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp_path, monkeypatch):
     command = ("sample", f"ckpt={model}", f"out={tmp_path / 'o'}", "num_samples=2", "device=cpu")
     with monkeypatch.context() as cut:
         cut.setattr(SampleWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(*command).code == 130
     monkeypatch.setattr(CountDraw, "batches", None)  # nothing can be drawn
     assert run(*command).code == 0
-    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [".request", "grid.png", "samples.npz"]
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [
+        ".request",
+        "grid.png",
+        "samples.npz",
+    ]
 
 
-def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):  # noqa: F811
+def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):
     few = ("num_samples=6", "sampler.batch_size=3", "device=cpu", f"ckpt={model}")
     drawn = {}
     for seed, out in ((0, "o"), (1, "p"), (0, "o")):
@@ -80,14 +87,22 @@ def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):  # noq
     assert (drawn[0] != drawn[1]).any()
 
 
-def test_jobs_of_a_sweep_have_folders_of_their_own(run, model, monkeypatch):  # noqa: F811
+def test_jobs_of_a_sweep_have_folders_of_their_own(run, model, monkeypatch):
     monkeypatch.chdir(model.parent)
     swept = run("sample", "-m", f"ckpt={model}", "num_samples=4", "device=cpu", "seed=8,9")
     assert swept.code == 0, swept.err
     files = sorted(model.parent.glob("runs/sweeps/*/*/samples/samples.npz"))
     first, second = (np.load(file)["samples"] for file in files)
     assert (first != second).any() and not list((model / "samples").glob("samples.npz"))
-    shared = run("sample", "-m", f"ckpt={model}", "num_samples=4", "device=cpu", "seed=8,9", f"out={model / 'shared'}")
+    shared = run(
+        "sample",
+        "-m",
+        f"ckpt={model}",
+        "num_samples=4",
+        "device=cpu",
+        "seed=8,9",
+        f"out={model / 'shared'}",
+    )
     assert shared.code == 1 and "nothing there is replaced" in shared.err
 
 
@@ -96,7 +111,9 @@ def test_a_kept_batch_that_has_changed_is_drawn_again(tmp_path):
     tensors = {"samples": torch.arange(12).view(4, 3), "weights": torch.ones(4)}
     save_tensors(tensors, file, {HASH_NAME: hash_tensors("", tensors)})
     kept = _load_batch(file)
-    assert kept.keys() == tensors.keys() and all(torch.equal(kept[name], tensors[name]) for name in tensors)
+    assert kept.keys() == tensors.keys() and all(
+        torch.equal(kept[name], tensors[name]) for name in tensors
+    )
     content = file.read_bytes()
     for position in range(0, len(content), 7):  # the names, the sizes, the hash and the numbers
         changed = bytearray(content)

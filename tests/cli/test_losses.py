@@ -1,4 +1,4 @@
-"""What is good stays: each case is a way in which files were lost, or could be; after it every file is as it was."""
+"""No program loses or replaces files of another request."""
 
 import hashlib
 import json
@@ -47,9 +47,19 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def trained(run, runs):
-    """One run for all tests of this file, trained by the first of them, with scored samples of four."""
+    """Return a run with four scored samples, trained by the first test that uses it."""
     if not (runs / "digits/a").exists():
-        assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={runs}", "run_id=a", "metrics=none").code == 0
+        assert (
+            run(
+                "train",
+                *TINY,
+                "trainer.max_steps=2",
+                f"runs_dir={runs}",
+                "run_id=a",
+                "metrics=none",
+            ).code
+            == 0
+        )
         assert run("sample", f"ckpt={runs / 'digits/a'}", *FEW, *SCORED).code == 0
     return runs / "digits/a"
 
@@ -67,7 +77,11 @@ def state(*folders):
 
 
 def assert_kept(before):
-    lost = [path for path, digest in before.items() if not path.exists() or state(path.parent)[path] != digest]
+    lost = [
+        path
+        for path, digest in before.items()
+        if not path.exists() or state(path.parent)[path] != digest
+    ]
     assert not lost, lost
 
 
@@ -100,7 +114,12 @@ ANOTHER = {
     "an animation": ["trajectory=true"],
     "a larger picture": ["shown=2"],
     "one of them alone": ["indices=[1]"],
-    "a posterior": ["task=photons", "measurement=test:0", "posterior.sweeps=2", "~sampler.num_steps"],
+    "a posterior": [
+        "task=photons",
+        "measurement=test:0",
+        "posterior.sweeps=2",
+        "~sampler.num_steps",
+    ],
 }
 
 
@@ -108,7 +127,9 @@ ANOTHER = {
 def test_another_request_gets_another_folder(run, trained, name):
     before = state(trained)
     given = [word for word in FEW if name != "a posterior" or "sampler" not in word]
-    words = {word.split("=")[0]: word for word in (*given, *ANOTHER[name]) if not word.startswith("~")}
+    words = {
+        word.split("=")[0]: word for word in (*given, *ANOTHER[name]) if not word.startswith("~")
+    }
     done = run("sample", f"ckpt={trained}", *words.values())
     assert done.code == 0, done.err
     assert_kept(before)
@@ -122,7 +143,10 @@ def test_the_same_request_is_made_again_in_its_place_and_says_so(run, trained):
     done = run("sample", f"ckpt={trained}", *FEW, *SCORED)
     assert done.code == 0 and "the same request, which are made again" in done.out
     after = state(trained)
-    assert [path.name for path in after if after[path] != before.get(path)] in ([], ["metrics.json"])  # it has a date
+    assert [path.name for path in after if after[path] != before.get(path)] in (
+        [],
+        ["metrics.json"],
+    )  # it has a date
 
 
 def test_a_mask_that_has_changed_is_another_request(run, trained, tmp_path):
@@ -134,14 +158,19 @@ def test_a_mask_that_has_changed_is_another_request(run, trained, tmp_path):
         done = run("sample", f"ckpt={trained}", *FEW, f"inpaint={tmp_path / 'known.npz'}")
         assert done.code == 0 and len(state(trained)) == len(before) + 2, done.err
         assert_kept(before)
-    assert run("sample", f"ckpt={trained}", *FEW, f"inpaint={tmp_path / 'known.npz'}", "seed=9").code == 0
+    assert (
+        run("sample", f"ckpt={trained}", *FEW, f"inpaint={tmp_path / 'known.npz'}", "seed=9").code
+        == 0
+    )
     assert_kept(before)
 
 
 @pytest.mark.parametrize("place", [".", "model", "checkpoints", "samples"])
 def test_a_folder_with_files_of_others_is_refused(run, trained, place):
     before = state(trained)
-    run("sample", f"ckpt={trained}", *FEW, "seed=5", f"out={trained / place}").assert_refused("nothing there")
+    run("sample", f"ckpt={trained}", *FEW, "seed=5", f"out={trained / place}").assert_refused(
+        "nothing there"
+    )
     assert state(trained) == before
 
 
@@ -156,7 +185,9 @@ def test_the_folder_of_an_input_or_of_another_request_is_refused(run, trained, t
 
 
 def test_a_request_that_comes_to_nothing_leaves_no_folder(run, trained, tmp_path):
-    run("sample", f"ckpt={trained}", *FEW, "sampler.num_steps=0", f"out={tmp_path / 'out'}").assert_refused("num_steps")
+    run(
+        "sample", f"ckpt={trained}", *FEW, "sampler.num_steps=0", f"out={tmp_path / 'out'}"
+    ).assert_refused("num_steps")
     with pytest.raises(KeyError), results_folder([tmp_path / "out"], "key"):
         raise KeyError("a bug")
     assert not (tmp_path / "out").exists()
@@ -166,7 +197,10 @@ def test_what_a_killed_request_has_drawn_is_its_own(tmp_path):
     drawn = tmp_path / "out/.drawn-x.part.batches"
     with results_folder([tmp_path / "out"], "one"):
         drawn.mkdir()
-    with pytest.raises(UserError, match="another request"), results_folder([tmp_path / "out"], "two"):
+    with (
+        pytest.raises(UserError, match="another request"),
+        results_folder([tmp_path / "out"], "two"),
+    ):
         pass
     with results_folder([tmp_path / "out", tmp_path / "out-2"], "two") as folder:
         assert folder == tmp_path / "out-2"
@@ -175,7 +209,13 @@ def test_what_a_killed_request_has_drawn_is_its_own(tmp_path):
 
 
 def test_scores_of_a_file_do_not_replace_others(run, trained, tmp_path):
-    digits = ("dataset=digits", "metrics=digits", "metrics.scores=[classes]", "evaluate=true", "device=cpu")
+    digits = (
+        "dataset=digits",
+        "metrics=digits",
+        "metrics.scores=[classes]",
+        "evaluate=true",
+        "device=cpu",
+    )
     before, samples = state(trained), trained / "samples/samples.npz"
     done = run("sample", f"samples={samples}", *digits)
     assert done.code == 0 and str(trained / "samples/scores/metrics.json") in done.out, done.err
@@ -187,19 +227,25 @@ def test_scores_of_a_file_do_not_replace_others(run, trained, tmp_path):
     assert_kept(before)
 
 
-def test_a_run_that_goes_on_keeps_samples_and_what_others_have_put_into_its_model(run, copied, tmp_path):
+def test_a_run_that_goes_on_keeps_samples_and_what_others_have_put_into_its_model(
+    run, copied, tmp_path
+):
     (copied / "model/notes.txt").write_text("mine")
     (copied / "model/figures").mkdir()
     (copied / "model/figures/one.png").write_text("mine")
     card = copied / "model/README.md"
     card.write_text(card.read_text() + "\nTrained on a rainy day.\n")
-    before = {path: digest for path, digest in state(copied).items() if path.parent == copied / "samples"}
+    before = {
+        path: digest for path, digest in state(copied).items() if path.parent == copied / "samples"
+    }
     before = {path: digest for path, digest in before.items() if not path.name.startswith("final")}
     before |= state(copied / "model/figures") | {card: state(card.parent)[card]}
     options = (f"runs_dir={tmp_path}", "run_id=a", "metrics=none")
     assert run("train", *TINY, "trainer.max_steps=4", *options).code == 0
     assert_kept(before)
-    assert (copied / "model/notes.txt").read_text() == "mine" and load_model(copied / "model") is not None
+    assert (copied / "model/notes.txt").read_text() == "mine" and load_model(
+        copied / "model"
+    ) is not None
 
 
 def test_a_card_that_nobody_has_changed_follows_the_model(trained, tmp_path):
@@ -223,13 +269,26 @@ def test_a_run_takes_no_folder_of_others(tmp_path, theirs):
     (tmp_path / "x/a" / theirs).write_text("mine")
     before = state(tmp_path)
     with pytest.raises(UserError, match="is not a run directory"):
-        check_run(tmp_path / "x" / "a", {"experiment_name": None, "run_id": "a", "runs_dir": str(tmp_path)})
+        check_run(
+            tmp_path / "x" / "a",
+            {"experiment_name": None, "run_id": "a", "runs_dir": str(tmp_path)},
+        )
     assert state(tmp_path) == before
 
 
 def test_what_a_run_that_fails_has_found_is_kept(run, tmp_path):
-    wild = (*TINY, "optimizer.lr=1e30", "trainer.max_steps=9", "metrics=none", "callbacks.samples=null")
-    options = ("trainer.val_check_interval=100", "callbacks.checkpoints.every_n_steps=100", f"runs_dir={tmp_path}")
+    wild = (
+        *TINY,
+        "optimizer.lr=1e30",
+        "trainer.max_steps=9",
+        "metrics=none",
+        "callbacks.samples=null",
+    )
+    options = (
+        "trainer.val_check_interval=100",
+        "callbacks.checkpoints.every_n_steps=100",
+        f"runs_dir={tmp_path}",
+    )
     refused = run("train", *wild, *options, "run_id=a")
     refused.assert_refused("is not finite")
     (found,) = (tmp_path / "digits/a").glob("nonfinite_step_*.json")
@@ -247,15 +306,22 @@ def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, mon
     before = state(trained)
     for name in ("config.yaml", "samples/final.png", "model/config.json"):
         command(compare.main, trained, "--out", trained / name).assert_refused("is there already")
-    assert [command(compare.main, trained).out.strip() for _ in range(2)] == ["compare.html", "compare-2.html"]
+    assert [command(compare.main, trained).out.strip() for _ in range(2)] == [
+        "compare.html",
+        "compare-2.html",
+    ]
     assert state(trained) == before
     table = "graph,nodes,edges,mean,best,optimum,proved,seconds\ng,3,2,2.0,2,2,True,0.1\n"
     (tmp_path / "m").mkdir()
     (tmp_path / "m/table.csv").write_text(table)
     command(graph_methods.main, "m", "--out", "m/table.csv").assert_refused("is there already")
-    command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused("is there already")
+    command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused(
+        "is there already"
+    )
     command(permutation_chain.main, "m/table.csv").assert_refused("is there already")
-    command(energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv").assert_refused("there already")
+    command(
+        energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv"
+    ).assert_refused("there already")
     assert (tmp_path / "m/table.csv").read_text() == table
 
 
@@ -278,7 +344,10 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     monkeypatch.chdir(tmp_path)
     (tmp_path / "g.edges").write_text("0 1\n1 2\n")
     main, words = {
-        "solve": (solve.main, ("mis", "g.edges", "--method", "anneal", "--chains", "2", "--sweeps", "2")),
+        "solve": (
+            solve.main,
+            ("mis", "g.edges", "--method", "anneal", "--chains", "2", "--sweeps", "2"),
+        ),
         "anneal": (anneal.main, ("--target", "ising", "--chains", "4", "--sweeps", "2", "size=2")),
     }[program]
     assert command(main, *words).code == 0
@@ -289,17 +358,25 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     assert_kept(before)
     again = command(main, *words)
     assert again.code == 0 and "the same request" in again.out
-    for name in ("metrics.json", "samples.npz", "solutions.npz"):  # as after a kill: the rest is there
+    for name in (
+        "metrics.json",
+        "samples.npz",
+        "solutions.npz",
+    ):  # as after a kill: the rest is there
         (tmp_path / "runs" / program / name).unlink(missing_ok=True)
     again = command(main, *words, "--out", f"runs/{program}")
     assert again.code == 0 and "the same request" in again.out, again.err
     if program == "solve":
-        command(main, *words, "--chains", "10000000000000").assert_refused("chains must be", "1,048,576")
+        command(main, *words, "--chains", "10000000000000").assert_refused(
+            "chains must be", "1,048,576"
+        )
     else:
         (tmp_path / "ours.py").write_text(RING)
         monkeypatch.syspath_prepend(tmp_path)
         own = command(main, "--target", "ours.Ring", "size=5", *words[2:-1])
-        assert own.code == 0 and "log_z_exact 3.8634" in own.out, own.err  # log[(2 cosh .4)^5 + (2 sinh .4)^5]
+        assert own.code == 0 and "log_z_exact 3.8634" in own.out, (
+            own.err
+        )  # log[(2 cosh .4)^5 + (2 sinh .4)^5]
         command(main, "--target", "isin").assert_refused("no such target; one of ising, potts")
 
 
@@ -312,7 +389,10 @@ def test_files_get_numbers_and_given_names_do_not(tmp_path):
         new_file(tmp_path / "x.png/y.png", exact=True)
     with pytest.raises(UserError, match="s3://bucket/x is an address"):
         new_file(Path("s3://bucket/x/y.png"), exact=True)
-    for name, age in (("old", 8 * 86400), ("young", 60)):  # left by killed processes, or being written
+    for name, age in (
+        ("old", 8 * 86400),
+        ("young", 60),
+    ):  # left by killed processes, or being written
         with pytest.raises(KeyboardInterrupt), replacing(tmp_path / f"{name}.bits") as part:
             raise KeyboardInterrupt
         part.write_text("half")
@@ -336,12 +416,25 @@ def raising(error):
     return act
 
 
-@pytest.mark.parametrize("error, code, said", [
-    (UserError("bad\n input"), 2, "error: bad input\n"), (KeyboardInterrupt(), 130, "interrupted\n"),
-    (UserError("\x1b[2J\ud800\u202e"), 2, "error: \\x1b[2J\\ud800\\u202e\n"),
-    (OSError(28, "No space left on device", "x.npz"), 2, "error: x.npz: No space left on device; remove files, or choose a folder on another disk\n"),
-    (FileNotFoundError(2, "No such file or directory", "y"), 2, "error: y: No such file or directory\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "error, code, said",
+    [
+        (UserError("bad\n input"), 2, "error: bad input\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (UserError("\x1b[2J\ud800\u202e"), 2, "error: \\x1b[2J\\ud800\\u202e\n"),
+        (
+            OSError(28, "No space left on device", "x.npz"),
+            2,
+            "error: x.npz: No space left on device; remove files, "
+            "or choose a folder on another disk\n",
+        ),
+        (
+            FileNotFoundError(2, "No such file or directory", "y"),
+            2,
+            "error: y: No such file or directory\n",
+        ),
+    ],
+)
 def test_programs_end_in_one_line(capsys, error, code, said):
     with pytest.raises(SystemExit) as left:
         run_command(raising(error), CommandParser("x"), [])
@@ -359,7 +452,11 @@ def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_develop
         run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
     first, second = capsys.readouterr().err.splitlines()
     assert first == "warning: few\\x1b samples"
-    assert second.startswith("warning: ") and second.endswith("FutureWarning: an old name") and __file__ in second
+    assert (
+        second.startswith("warning: ")
+        and second.endswith("FutureWarning: an old name")
+        and __file__ in second
+    )
     assert warnings.showwarning is shown
 
 
@@ -376,8 +473,19 @@ def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
 
 
 def test_every_program_has_this_entry(command):
-    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, verify.main,
-                 energy_discrepancy.main, permutation_chain.main, permutation_mixing.main, inspect.main,
-                 table.main):  # fmt: skip
+    for main in (
+        compare.main,
+        report.main,
+        compress.main,
+        solve.main,
+        anneal.main,
+        graph_methods.main,
+        verify.main,
+        energy_discrepancy.main,
+        permutation_chain.main,
+        permutation_mixing.main,
+        inspect.main,
+        table.main,
+    ):
         command(main, "--no-such-option").assert_refused("")
     command(inspect.main, "x.npy", "dataset.path=y.npy").assert_refused("settings are")

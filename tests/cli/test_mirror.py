@@ -1,4 +1,4 @@
-"""Runs that are kept at an address: what is there is whole whenever a process dies, and nobody else's is replaced."""
+"""Copies of runs in a remote store are complete when a process dies, and replace no other run."""
 
 import shutil
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ from blackout.cli.mirror import Mirror
 from blackout.errors import Unobtainable, UserError
 from blackout.files import working_folder
 from blackout.training.checkpoint_files import find_checkpoint, read_checkpoint, write_checkpoint
-from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import TINY
 from tests.killed import outcome
 
 
@@ -24,7 +24,11 @@ def address():
 
 
 def save(folder: Path, step: int) -> None:
-    checkpoint = {"state_dict": {"w": torch.full((3,), float(step))}, "blackout": {}, "global_step": step}
+    checkpoint = {
+        "state_dict": {"w": torch.full((3,), float(step))},
+        "blackout": {},
+        "global_step": step,
+    }
     write_checkpoint(checkpoint, folder / "checkpoints/last.ckpt")
     (folder / "metrics.csv").write_text(f"step\n{step}\n")
 
@@ -46,7 +50,9 @@ def test_a_folder_that_is_missing_is_filled_and_goes_on(address, tmp_path):
         (tmp_path / "here/.lock").write_text("")
         here.push()
     assert there.fetch()
-    names = {str(path.relative_to(tmp_path / "there")) for path in (tmp_path / "there").rglob("*.c*")}
+    names = {
+        str(path.relative_to(tmp_path / "there")) for path in (tmp_path / "there").rglob("*.c*")
+    }
     assert names == {"metrics.csv", "checkpoints/last.ckpt"}
     save(tmp_path / "there", 3)
     there.push()
@@ -77,7 +83,10 @@ def test_killed_between_any_two_changes_of_the_store(address, tmp_path, monkeypa
         return killed
 
     save(tmp_path / "here", 3)
-    with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt) if after < 6 else nullcontext():
+    with (
+        monkeypatch.context() as dying,
+        pytest.raises(KeyboardInterrupt) if after < 6 else nullcontext(),
+    ):
         for name in ("put_file", "cp_file", "rm_file"):
             dying.setattr(mirror._store, name, counted(getattr(mirror._store, name)))
         mirror.push()
@@ -99,18 +108,25 @@ def test_what_a_run_goes_on_from_is_copied_when_all_else_is_there(address, tmp_p
     assert len(copied) == 5 and copied[-1] == f"{mirror._root}/checkpoints/last.ckpt"
 
 
-def test_a_store_that_does_not_answer_is_a_warning_until_the_end_and_no_key_is_shown(address, tmp_path, capsys):
+def test_a_store_that_does_not_answer_is_a_warning_until_the_end_and_no_key_is_shown(
+    address, tmp_path, capsys
+):
     mirror = Mirror(address, tmp_path / "here")
     save(tmp_path / "here", 1)
     mirror._store = fsspec.AbstractFileSystem()
     mirror._store.cat_file = lambda *_, **__: (_ for _ in ()).throw(RuntimeError("key=SECRET"))
     mirror.try_to_push()
-    assert "warning: not copied: memory://" in (said := capsys.readouterr().err) and "SECRET" not in said
+    assert (
+        "warning: not copied: memory://" in (said := capsys.readouterr().err)
+        and "SECRET" not in said
+    )
     with pytest.raises(Unobtainable, match=r"a: RuntimeError$"):
         mirror.push()
 
 
-@pytest.mark.parametrize("place", ["s3://key:secret@bucket/x", "s3://bucket/../x", "ftp://h/x?sig=secret", "a::s3://b"])
+@pytest.mark.parametrize(
+    "place", ["s3://key:secret@bucket/x", "s3://bucket/../x", "ftp://h/x?sig=secret", "a::s3://b"]
+)
 def test_addresses_that_could_hold_a_key_or_lead_elsewhere(place):
     with pytest.raises(UserError, match="an address is") as told:
         working_folder(place)
@@ -124,7 +140,9 @@ def test_addresses_that_are_folders_of_their_own():
 
 
 @pytest.mark.deep
-def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(run, tmp_path, monkeypatch):  # noqa: F811
+def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(
+    run, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     options = [*TINY, "run_id=a", "callbacks.checkpoints.every_n_steps=2"]
     store, folder = f"file://{tmp_path}/store", Path(f"runs/file{tmp_path}/store")
@@ -138,5 +156,7 @@ def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(ru
     done = run("sample", f"ckpt={store}/digits/a", "num_samples=2", "device=cpu")
     assert done.code == 0 and done.folder == folder / "digits/a/samples", done.err
     run("sample", f"ckpt={store}/digits/b", "device=cpu").assert_refused("no run or model is there")
-    run("train", *options, "runs_dir=nose://b/x").assert_refused("nose://b/x/digits/a", "ValueError")
+    run("train", *options, "runs_dir=nose://b/x").assert_refused(
+        "nose://b/x/digits/a", "ValueError"
+    )
     assert not list(tmp_path.glob("*:"))

@@ -1,4 +1,4 @@
-"""The example of a project of your own works as its page says, from a folder outside of the repository."""
+"""The example of a user project works as its page says, outside of the repository."""
 
 import os
 import re
@@ -28,7 +28,9 @@ def project(tmp_path, monkeypatch):
     forget_modules("mine")
 
 
-def test_an_experiment_of_ones_own_trains_and_its_model_is_sampled(run, project, monkeypatch, capsys):
+def test_an_experiment_of_ones_own_trains_and_its_model_is_sampled(
+    run, project, monkeypatch, capsys
+):
     monkeypatch.syspath_prepend(str(project))
     (listing,) = [words for words in COMMANDS if words[1] == "choices"]
     choices.main(listing[2:])
@@ -52,4 +54,6 @@ def test_every_command_of_the_page_works_in_processes_of_its_own(project):
         command = [sys.executable, "-m", *words, *few]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=project)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
-    assert (project / "runs/bright_stars/bright/samples-2").exists() or (project / "runs/bright_stars/bright/samples")
+    assert (project / "runs/bright_stars/bright/samples-2").exists() or (
+        project / "runs/bright_stars/bright/samples"
+    )

@@ -1,4 +1,4 @@
-"""Files that never end, lead elsewhere or are not what they say: one line, exit code 2, and nothing good is lost."""
+"""Endless files, links and damaged files: one line and exit code 2, and no file is lost."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import torch
 
 from blackout import load_model
 from tests import processes
-from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import ROOT, TINY
 
 pytestmark = pytest.mark.deep
 
@@ -40,7 +40,7 @@ def pipe(path):
     return path
 
 
-def test_pipes_in_place_of_files(run, directory, tmp_path):  # noqa: F811
+def test_pipes_in_place_of_files(run, directory, tmp_path):
     reference = f"metrics.reference={pipe(tmp_path / 'r.npz')}"
     digits = ("metrics=digits", "dataset=digits")
     good = f"ckpt={directory}"
@@ -51,7 +51,9 @@ def test_pipes_in_place_of_files(run, directory, tmp_path):  # noqa: F811
         (f"samples={pipe(tmp_path / 's.npz')}", *digits),
     ):
         run("sample", *SAMPLE, *arguments, f"out={tmp_path / 'o'}").assert_refused(".")
-    run("train", "dataset=counts", f"dataset.path={pipe(tmp_path / 'c.npy')}").assert_refused("c.npy")
+    run("train", "dataset=counts", f"dataset.path={pipe(tmp_path / 'c.npy')}").assert_refused(
+        "c.npy"
+    )
     pipe(directory / "config.yaml")
     run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").assert_refused("config.yaml")
     for file in ("model.safetensors", "config.json"):
@@ -59,14 +61,20 @@ def test_pipes_in_place_of_files(run, directory, tmp_path):  # noqa: F811
         run("sample", *SAMPLE, good).assert_refused(file)
 
 
-def test_a_folder_of_images_that_contains_itself(run, tmp_path):  # noqa: F811
+def test_a_folder_of_images_that_contains_itself(run, tmp_path):
     from PIL import Image
 
     for k in range(6):
         Image.new("L", (8, 8), 40 * k).save(tmp_path / f"{k}.png")
     for name in ("again", "once_more"):
         (tmp_path / name).symlink_to(tmp_path)
-    arguments = ("dataset=image_folder", f"dataset.path={tmp_path}", "dataset.size=8", "plan=true", "network=mlp")
+    arguments = (
+        "dataset=image_folder",
+        f"dataset.path={tmp_path}",
+        "dataset.size=8",
+        "plan=true",
+        "network=mlp",
+    )
     outcome = run("train", *arguments)
     assert outcome.code == 0 and "6" in outcome.out, outcome.err
     pipe(tmp_path / "p.png")
@@ -74,18 +82,20 @@ def test_a_folder_of_images_that_contains_itself(run, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "samples", "model"])
-def test_no_link_is_followed_out_of_a_run(run, directory, tmp_path, name):  # noqa: F811
+def test_no_link_is_followed_out_of_a_run(run, directory, tmp_path, name):
     elsewhere = tmp_path / "elsewhere"
     shutil.move(directory / name, elsewhere)
     (directory / name).symlink_to(elsewhere)
     before = {path: path.stat().st_mtime_ns for path in elsewhere.rglob("*")}
-    run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a").assert_refused(name, "link")
+    run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a").assert_refused(
+        name, "link"
+    )
     if name == "samples":
         run("sample", *SAMPLE, f"ckpt={directory}").assert_refused("samples", "link")
     assert {path: path.stat().st_mtime_ns for path in elsewhere.rglob("*")} == before
 
 
-def test_links_in_place_of_outputs_are_replaced_and_not_written_through(run, directory, tmp_path):  # noqa: F811
+def test_links_in_place_of_outputs_are_replaced_and_not_written_through(run, directory, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     for name in ("samples.npz", "grid.png", "metrics.json"):
@@ -94,13 +104,20 @@ def test_links_in_place_of_outputs_are_replaced_and_not_written_through(run, dir
     for name in ("last.ckpt", ".last.ckpt.part"):
         (directory / "checkpoints" / name).unlink(missing_ok=True)
         (directory / "checkpoints" / name).symlink_to(victim)
-    outcome = run("sample", *SAMPLE, f"ckpt={directory}", "evaluate=true", "metrics=none", "likelihood.images=3")
+    outcome = run(
+        "sample",
+        *SAMPLE,
+        f"ckpt={directory}",
+        "evaluate=true",
+        "metrics=none",
+        "likelihood.images=3",
+    )
     assert outcome.code == 0, outcome.err
     run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
     assert victim.read_text() == "mine"
 
 
-def test_a_bit_that_flipped_in_exported_weights(run, directory):  # noqa: F811
+def test_a_bit_that_flipped_in_exported_weights(run, directory):
     load_model(directory)
     weights = directory / "model/model.safetensors"
     flipped = bytearray(weights.read_bytes())
@@ -109,21 +126,25 @@ def test_a_bit_that_flipped_in_exported_weights(run, directory):  # noqa: F811
     run("sample", *SAMPLE, f"ckpt={directory}").assert_refused("model.safetensors", "hash")
 
 
-def test_a_configuration_that_expands_without_end(run, directory, tmp_path):  # noqa: F811
+def test_a_configuration_that_expands_without_end(run, directory, tmp_path):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 12)]
     (directory / "config.yaml").write_text("\n".join(lines))
     run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").assert_refused("aliases")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00rubbish\x80", b"a,b\n1,2\n", b"step,x\nthree,4\n"])
-def test_metrics_that_are_not_ours(run, directory, tmp_path, content):  # noqa: F811
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00rubbish\x80", b"a,b\n1,2\n", b"step,x\nthree,4\n"]
+)
+def test_metrics_that_are_not_ours(run, directory, tmp_path, content):
     (directory / "metrics.csv").write_bytes(content)
-    run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a").assert_refused("metrics.csv")
+    run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a").assert_refused(
+        "metrics.csv"
+    )
     assert (directory / "metrics.csv").read_bytes() == content
 
 
-def test_a_byte_order_mark_in_metrics_is_read_over(run, directory, tmp_path):  # noqa: F811
+def test_a_byte_order_mark_in_metrics_is_read_over(run, directory, tmp_path):
     path = directory / "metrics.csv"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
@@ -148,7 +169,7 @@ def enormous(path):
 
 
 @pytest.mark.parametrize("make", [encrypted, enormous])
-def test_archives_to_score_that_cannot_be_read(run, tmp_path, make):  # noqa: F811
+def test_archives_to_score_that_cannot_be_read(run, tmp_path, make):
     path = tmp_path / ("x.npz" if make is encrypted else "x.npy")
     make(path)
     run("sample", f"samples={path}", "dataset=digits", "metrics=digits").assert_refused(path.name)
@@ -156,7 +177,7 @@ def test_archives_to_score_that_cannot_be_read(run, tmp_path, make):  # noqa: F8
 
 
 @pytest.mark.parametrize("change", ["negative", "lopsided"])
-def test_a_reference_that_is_no_covariance(run, directory, tmp_path, change):  # noqa: F811
+def test_a_reference_that_is_no_covariance(run, directory, tmp_path, change):
     n = 64  # features of the digits classifier
     sigma = np.eye(n)
     sigma[0, 0] = -1 if change == "negative" else 1
@@ -181,10 +202,12 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("argument", NUMBERS)
-def test_numbers_that_give_nothing(run, directory, argument):  # noqa: F811
+def test_numbers_that_give_nothing(run, directory, argument):
     extra = [] if argument.startswith("evaluate") else ["evaluate=true"]
     given = [option for option in SAMPLE if option.split("=")[0] != argument.split("=")[0]]
-    run("sample", *given, f"ckpt={directory}", "metrics=none", *extra, argument).assert_refused(NUMBERS[argument])
+    run("sample", *given, f"ckpt={directory}", "metrics=none", *extra, argument).assert_refused(
+        NUMBERS[argument]
+    )
     assert not (directory / "samples/samples.npz").exists()
 
 
@@ -199,7 +222,7 @@ TRAINING = {
 
 
 @pytest.mark.parametrize("argument", TRAINING)
-def test_settings_that_would_not_end(run, tmp_path, argument):  # noqa: F811
+def test_settings_that_would_not_end(run, tmp_path, argument):
     name = argument.split("=")[0]
     arguments = [*(option for option in TRAIN if option.split("=")[0] != name), argument]
     extra = [] if name == "runs_dir" else [f"runs_dir={tmp_path / 'runs'}"]
@@ -207,7 +230,7 @@ def test_settings_that_would_not_end(run, tmp_path, argument):  # noqa: F811
     assert not list(tmp_path.rglob("config.yaml"))
 
 
-def test_a_run_is_refused_while_another_process_has_it(run, directory, tmp_path):  # noqa: F811
+def test_a_run_is_refused_while_another_process_has_it(run, directory, tmp_path):
     from blackout.cli.run_directory import running
 
     longer = (*TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
@@ -223,20 +246,36 @@ with run_directory.running(pathlib.Path({str(directory)!r})):
     assert run("train", *longer).code == 0
 
 
-@pytest.mark.parametrize("argument", ["trainer.precision=bf16-mixed", "trainer.accumulate_grad_batches=2",
-                                      "trainer.gradient_clip_val=0.5", "trainer.overfit_batches=1"])  # fmt: skip
-def test_what_a_step_does_may_not_change_in_the_middle(run, directory, tmp_path, argument):  # noqa: F811
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "trainer.precision=bf16-mixed",
+        "trainer.accumulate_grad_batches=2",
+        "trainer.gradient_clip_val=0.5",
+        "trainer.overfit_batches=1",
+    ],
+)
+def test_what_a_step_does_may_not_change_in_the_middle(run, directory, tmp_path, argument):
     name = argument.split("=")[0]
     kept = [option for option in TINY if option.split("=")[0] != name]
-    outcome = run("train", *kept, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a", argument)
+    outcome = run(
+        "train", *kept, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a", argument
+    )
     outcome.assert_refused(name)
 
 
-def test_data_that_moved_and_data_that_changed(run, tmp_path):  # noqa: F811
+def test_data_that_moved_and_data_that_changed(run, tmp_path):
     counts = np.random.default_rng(0).integers(0, 9, (40, 6))
     np.save(tmp_path / "here.npy", counts)
     tiny = (option for option in TINY if "network" not in option)
-    options = ("dataset=counts", *tiny, f"runs_dir={tmp_path}", "run_id=a", "metrics=none", "experiment_name=e")
+    options = (
+        "dataset=counts",
+        *tiny,
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+        "metrics=none",
+        "experiment_name=e",
+    )
     first = run("train", *options, f"dataset.path={tmp_path / 'here.npy'}", "trainer.max_steps=2")
     assert first.code == 0, first.err
     shutil.move(tmp_path / "here.npy", tmp_path / "there.npy")
@@ -244,12 +283,14 @@ def test_data_that_moved_and_data_that_changed(run, tmp_path):  # noqa: F811
     assert moved.code == 0 and "continued" in moved.out, moved.err
     counts[3, :2] = counts[3, 1], counts[3, 0] + 1
     np.save(tmp_path / "there.npy", counts)
-    changed = run("train", *options, f"dataset.path={tmp_path / 'there.npy'}", "trainer.max_steps=4")
+    changed = run(
+        "train", *options, f"dataset.path={tmp_path / 'there.npy'}", "trainer.max_steps=4"
+    )
     changed.assert_refused("")
 
 
 @pytest.mark.parametrize("value", ["0", "null"])
-def test_no_average(run, tmp_path, value):  # noqa: F811
+def test_no_average(run, tmp_path, value):
     outcome = run("train", *TRAIN, f"ema_decay={value}", f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0, outcome.err
     names = torch.load(tmp_path / "digits/a/checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -257,29 +298,35 @@ def test_no_average(run, tmp_path, value):  # noqa: F811
     assert run("sample", *SAMPLE, f"ckpt={tmp_path / 'digits/a'}").code == 0
 
 
-def test_validation_that_is_switched_off(run, tmp_path):  # noqa: F811
-    outcome = run("train", *TRAIN, "trainer.limit_val_batches=0", f"runs_dir={tmp_path}", "run_id=a")
+def test_validation_that_is_switched_off(run, tmp_path):
+    outcome = run(
+        "train", *TRAIN, "trainer.limit_val_batches=0", f"runs_dir={tmp_path}", "run_id=a"
+    )
     assert outcome.code == 0 and (tmp_path / "digits/a/model").exists(), outcome.err
 
 
-def test_a_metric_that_does_not_exist_is_said(run, tmp_path):  # noqa: F811
+def test_a_metric_that_does_not_exist_is_said(run, tmp_path):
     typo = "callbacks.checkpoints.monitor=val/bits_per_dimension"
     outcome = run("train", *TRAIN, typo, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and outcome.err.count("val/bits_per_dimension") == 1
 
 
-def test_launcher_variables_that_are_not_numbers(run, monkeypatch):  # noqa: F811
+def test_launcher_variables_that_are_not_numbers(run, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "x")
     run("train", "plan=true").assert_refused("WORLD_SIZE")
 
 
 @pytest.mark.deep
-def test_a_reader_who_leaves_ends_a_run_in_one_line_and_it_can_continue(run, tmp_path):  # noqa: F811
-    command = f"{sys.executable} {ROOT / 'train.py'} {' '.join(TRAIN)} runs_dir={tmp_path} run_id=a | head -c 1"
+def test_a_reader_who_leaves_ends_a_run_in_one_line_and_it_can_continue(run, tmp_path):
+    words = [*TRAIN, f"runs_dir={tmp_path}", "run_id=a"]
+    command = f"{sys.executable} {ROOT / 'train.py'} {' '.join(words)} | head -c 1"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     piped = ["bash", "-c", f"set -o pipefail; {command}"]
     done = subprocess.run(piped, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
-    assert done.stderr == "standard output was closed: the same command continues from the last checkpoint\n"
+    assert (
+        done.stderr
+        == "standard output was closed: the same command continues from the last checkpoint\n"
+    )
     assert run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").code == 0
     assert (tmp_path / "digits/a/model").is_dir()

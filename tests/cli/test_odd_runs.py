@@ -1,4 +1,4 @@
-"""Runs of strangers: an odd one takes no page, no list and no training down, and is not shown as something else."""
+"""A damaged or hostile run breaks no page, list or training, and is named as such."""
 
 import http.client
 import json
@@ -18,20 +18,47 @@ from blackout.cli.run_results import read_scores, score_cards
 from blackout.cli.run_server import MAX_CONNECTIONS, RunServer, run_row
 from blackout.errors import UserError
 
-GOOD = {"config.yaml": "trainer: {max_steps: 9}\nseed: 0\n", "metrics.csv": "step,train/loss\n1,2\n7,1.5\n"}
+GOOD = {
+    "config.yaml": "trainer: {max_steps: 9}\nseed: 0\n",
+    "metrics.csv": "step,train/loss\n1,2\n7,1.5\n",
+}
 DEEP = 40  # levels, more than any file of a run has
 CARD = {"values": {"a": 1.0, "a_error": 0.5}, "references": {"a": {"exact": 2.0, "other": 3.0}}}
 SCORES = {
     "a list in place of everything": [1, 2],
     "numbers in place of parts": dict.fromkeys(
-        ("values", "references", "comparisons", "condition", "sampler", "made_with", "data", "warnings", "seeds"), 5
+        (
+            "values",
+            "references",
+            "comparisons",
+            "condition",
+            "sampler",
+            "made_with",
+            "data",
+            "warnings",
+            "seeds",
+        ),
+        5,
     ),
     "text in place of parts": dict.fromkeys(
-        ("values", "references", "condition", "sampler", "made_with", "warnings", "seeds", "earlier"), "abc"
+        (
+            "values",
+            "references",
+            "condition",
+            "sampler",
+            "made_with",
+            "warnings",
+            "seeds",
+            "earlier",
+        ),
+        "abc",
     ),
     "warnings that are mappings": {"warnings": [{"a": 1}, None, "one"], "warning": ["x"]},
     "lists in place of values": {"values": {"a": [1], "b": {"c": 2}, "c": None, "d": True}},
-    "references of references": {"values": {"a": 1.0}, "references": {"a": {"exact": {"b": 1}, "x": [1]}, "b": 3}},
+    "references of references": {
+        "values": {"a": 1.0},
+        "references": {"a": {"exact": {"b": 1}, "x": [1]}, "b": 3},
+    },
     "no finite number": {
         "values": {"a": float("inf"), "b": float("nan"), "a_error": float("nan")},
         "references": {"a": {"exact": float("nan"), "other": float("inf")}},
@@ -40,9 +67,19 @@ SCORES = {
         "values": {"a": 1.7e308, "b": 2**1000 - 1, "c": -(2**999)},
         "references": {"a": {"exact": -1.7e308, "other": 1.7e308}},
     },
-    "comparisons of nothing": {"comparisons": {"a": 1, "b": {"baselines": {}}, "c": {"baselines": {"x": 2}}}},
-    "odd records": {"finished": "yes", "training_steps": [1], "command": {"a": 1}, "date": 3, "num_samples": "many"},
-    "earlier results that are odd": {"earlier": [1, {"values": 3}, {"values": {"a": 1}, "training_steps": {"b": 1}}]},
+    "comparisons of nothing": {
+        "comparisons": {"a": 1, "b": {"baselines": {}}, "c": {"baselines": {"x": 2}}}
+    },
+    "odd records": {
+        "finished": "yes",
+        "training_steps": [1],
+        "command": {"a": 1},
+        "date": 3,
+        "num_samples": "many",
+    },
+    "earlier results that are odd": {
+        "earlier": [1, {"values": 3}, {"values": {"a": 1}, "training_steps": {"b": 1}}]
+    },
     "a kernel that is a number": {"sampler": {"kernel": 5}},
     "a kernel named by a list": {"sampler": {"kernel": {"_target_": [1]}}},
     "a condition of lists": {"condition": {"class": [1, {"a": 2}]}},
@@ -70,7 +107,8 @@ CURVES = {
     "no step": "a,b\n1,2\n",
     "steps that fall": "step,a\n9,1\n1,2\n9,3\n",
     "infinity": "step,train/loss\n1,inf\n2,nan\n",
-    "the ends": "step,train/loss\n1,1.7e308\n2,-1.7e308\n" + "".join(f"{k},{(-1) ** k}e308\n" for k in range(3, 50)),
+    "the ends": "step,train/loss\n1,1.7e308\n2,-1.7e308\n"
+    + "".join(f"{k},{(-1) ** k}e308\n" for k in range(3, 50)),
     "names alone": "step,a\n",
     "a name of control characters": "step,\x1b[2J\n1,2\n2,3\n",
     "an underscore": "step,a\n1_000,2\n",
@@ -93,7 +131,9 @@ def make_odd_runs(folder):
         make_run(folder / f"config {name}", **{"config.yaml": content})
     for name, content in CURVES.items():
         make_run(folder / f"curves {name}", **{"metrics.csv": content})
-    for number, name in enumerate((b"byte \xff", b"line\nend", "half \ud800".encode("utf-8", "surrogatepass"), b"\x1b[2J")):
+    for number, name in enumerate(
+        (b"byte \xff", b"line\nend", "half \ud800".encode("utf-8", "surrogatepass"), b"\x1b[2J")
+    ):
         run = os.fsencode(folder) + b"/" + name
         os.mkdir(run)
         for file, content in GOOD.items():
@@ -154,7 +194,14 @@ def test_the_list_shows_every_run_and_names_what_cannot_be_read(odd_runs, serve,
     status, content = request(server, "/")
     page = content.decode()
     assert status == 200 and page.count("<tr><td>") == len(run_server.find_runs(odd_runs))
-    for words in ("scores numbers in place of parts", "byte \\udcff", "line\nend", "\\x1b[2J", ">good<", "is damaged"):
+    for words in (
+        "scores numbers in place of parts",
+        "byte \\udcff",
+        "line\nend",
+        "\\x1b[2J",
+        ">good<",
+        "is damaged",
+    ):
         assert words in page, words
     assert "\x1b" not in page and "\ud800" not in page
     for number, name in enumerate((b"byte \xff", b"line\nend")):
@@ -171,7 +218,14 @@ def test_foreign_pages_and_odd_addresses_get_no_answer(tmp_path, serve):
     assert request(server, "/", Origin=own)[0] == request(server, "/?x=1")[0] == 200
     for origin in ("http://evil.example", "null", f"{own}.evil.example", "http://127.0.0.1:1"):
         assert request(server, "/", Origin=origin)[0] == 403
-    for path in ("//[", "/%00/report.html", "/%ff%fe/report.html", "http://[/", "/" + "a/" * 1000, "*"):
+    for path in (
+        "//[",
+        "/%00/report.html",
+        "/%ff%fe/report.html",
+        "http://[/",
+        "/" + "a/" * 1000,
+        "*",
+    ):
         assert request(server, path)[0] == 404, path
 
 
@@ -186,13 +240,19 @@ def test_slow_and_many_connections_are_closed(tmp_path, serve, monkeypatch):
     monkeypatch.setattr(run_server._Handler, "timeout", 0.5)
     monkeypatch.setattr(run_server, "CONNECTION_SECONDS", 1.5)
     server = serve(tmp_path)
-    connections = [socket.create_connection(("127.0.0.1", server.server_port), 30) for _ in range(MAX_CONNECTIONS)]
+    connections = [
+        socket.create_connection(("127.0.0.1", server.server_port), 30)
+        for _ in range(MAX_CONNECTIONS)
+    ]
     time.sleep(0.2)
     with socket.create_connection(("127.0.0.1", server.server_port), 30) as one_more:
         assert one_more.recv(1) == b""  # closed at once
     assert all(connection.recv(1) == b"" for connection in connections)  # which said nothing
     start = time.monotonic()
-    with socket.create_connection(("127.0.0.1", server.server_port), 30) as slow, pytest.raises(OSError):
+    with (
+        socket.create_connection(("127.0.0.1", server.server_port), 30) as slow,
+        pytest.raises(OSError),
+    ):
         send_slowly(slow)
     assert time.monotonic() - start < 15
     assert request(server, "/")[0] == 200
@@ -200,7 +260,10 @@ def test_slow_and_many_connections_are_closed(tmp_path, serve, monkeypatch):
 
 def test_reports_of_odd_runs_are_pages_or_one_line(odd_runs):
     refused = []
-    for run in [*odd_runs.iterdir(), *(odd_runs / os.fsdecode(name) for name in (b"byte \xff", b"\x1b[2J"))]:
+    for run in [
+        *odd_runs.iterdir(),
+        *(odd_runs / os.fsdecode(name) for name in (b"byte \xff", b"\x1b[2J")),
+    ]:
         kind = run.name.split()[0]
         try:
             page = save_report(run).read_bytes().decode()
@@ -208,7 +271,14 @@ def test_reports_of_odd_runs_are_pages_or_one_line(odd_runs):
             refused.append((kind, "\n" in str(error)))
             continue
         assert "</html>" in page and "\x1b" not in page
-    assert {kind for kind, _ in refused} <= {"config", "curves", "scores", "loops", "pipes", "folders"}
+    assert {kind for kind, _ in refused} <= {
+        "config",
+        "curves",
+        "scores",
+        "loops",
+        "pipes",
+        "folders",
+    }
     assert not any(has_lines for _, has_lines in refused)
 
 
@@ -238,7 +308,9 @@ def test_a_comparison_leaves_odd_runs_out_and_says_so(tmp_path):
         save_comparison([good], tmp_path / "a.html")
 
 
-@pytest.mark.parametrize("error", [UserError("odd"), OSError("odd"), TypeError("odd"), RecursionError("odd")])
+@pytest.mark.parametrize(
+    "error", [UserError("odd"), OSError("odd"), TypeError("odd"), RecursionError("odd")]
+)
 def test_a_page_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch, error):
     def fail(*_, **__):
         raise error

@@ -1,4 +1,4 @@
-"""Pages on runs: valid HTML, whole without a network, no larger than promised; and tables of the paper."""
+"""Pages on runs: valid HTML, complete without a network and of limited size; and paper tables."""
 
 import base64
 import hashlib
@@ -41,7 +41,14 @@ def runs(run, tmp_path):
 @pytest.mark.deep
 def test_pages_of_runs(runs, run, capsys):
     assert (
-        run("sample", f"ckpt={runs / 'a'}", "num_samples=6", "evaluate=true", "metrics=none", "trajectory=true").code
+        run(
+            "sample",
+            f"ckpt={runs / 'a'}",
+            "num_samples=6",
+            "evaluate=true",
+            "metrics=none",
+            "trajectory=true",
+        ).code
         == 0
     )
     report.main([str(runs / "a")])
@@ -58,9 +65,15 @@ def test_pages_of_runs(runs, run, capsys):
         assert words in page, words
     assert 'href="a/report.html"' in both and "finished" in page
     assert f"blackout train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
-    pictures = {path.relative_to(runs / "a") for path in (runs / "a").rglob("*") if path.suffix in (".png", ".webp")}
+    pictures = {
+        path.relative_to(runs / "a")
+        for path in (runs / "a").rglob("*")
+        if path.suffix in (".png", ".webp")
+    }
     assert len(pictures) > 6 and not [path for path in pictures if f"{path}<" not in page]
-    assert page.count("<img") == len(pictures) + 1 and both.count("<img") == 3  # one more is where large ones are shown
+    assert (
+        page.count("<img") == len(pictures) + 1 and both.count("<img") == 3
+    )  # one more is where large ones are shown
     for content in (page, both):
         assert len(content) < 5_000_000
         check(content)
@@ -71,7 +84,9 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
     shown = DemoModel(runs / "a")
     way = shown.draw(2, seed=1, steps=3)
     assert len(way) == 4 and way[-1].size == way[0].size and shown.classes == []
-    warm = shown.draw(2, seed=1, steps=4, temperature=0.5)  # two steps from digits that are half on their way to black
+    warm = shown.draw(
+        2, seed=1, steps=4, temperature=0.5
+    )  # two steps from digits that are half on their way to black
     assert len(warm) == 3 and np.asarray(warm[0]).max() > 0 == np.asarray(way[0])[2:-2, 2:-2].min()
     assert not np.array_equal(warm[0], shown.draw(2, seed=2, steps=4, temperature=0.5)[0])
     hole = np.zeros((8, 8), bool)
@@ -82,7 +97,9 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
         shown.fill(~np.zeros((8, 8), bool))
     assert shown.supports_restarts
     inferred = np.asarray(shown.restore(0.3, 1, 2).convert("L"), int)
-    assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(inferred, shown.restore(0.9, 1, 2))
+    assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(
+        inferred, shown.restore(0.9, 1, 2)
+    )
     shown.save_space(tmp_path / "space")
     again = DemoModel(tmp_path / "space" / "model")
     assert np.array_equal(again.draw(2, seed=1, steps=3)[-1], way[-1])
@@ -96,8 +113,9 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
 
 
 def check(content):
-    """Well-formed, every tag closed in its turn, no address but places in the page and reports beside it, text
-    alternatives there; the page's own program is the only one, and its policy lets no other run.
+    """Check that a page is valid HTML, whose only links are to reports next to it.
+
+    Its images have text alternatives, and its policy lets no other script run than its own.
     """
     programs = []
 
@@ -123,13 +141,19 @@ def check(content):
     for tag in ("style", "script"):
         (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", content, re.DOTALL)
         assert base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode() == digests[tag]
-    html5lib = pytest.importorskip("html5lib", reason="html5lib, of the extra `test`, checks the rest")
+    html5lib = pytest.importorskip(
+        "html5lib", reason="html5lib, of the extra `test`, checks the rest"
+    )
     html5lib.HTMLParser(strict=True).parse(content)
 
 
 def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
     outside, attack = tmp_path / "outside", "<script>alert(1)<script>"
-    for run in (outside / "b", tmp_path / "runs" / "digits" / "a", tmp_path / "runs" / "x" / attack):
+    for run in (
+        outside / "b",
+        tmp_path / "runs" / "digits" / "a",
+        tmp_path / "runs" / "x" / attack,
+    ):
         run.mkdir(parents=True)
         (run / "config.yaml").write_text("trainer: {max_steps: 9}\n")
         (run / "metrics.csv").write_text("step,train/loss\n1,2\n7,1.5\n")
@@ -158,35 +182,61 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
             "/link/b/report.html",
             "/%2e%2e/outside/b/report.html",
         )
-        for path in (*refused, f"/x/{quote(attack)}/report.html", "/digits/a", "/digits/a/report.html/"):
+        for path in (
+            *refused,
+            f"/x/{quote(attack)}/report.html",
+            "/digits/a",
+            "/digits/a/report.html/",
+        ):
             assert get(path)[0] == 404, path
         assert get("/", "evil.example")[0] == get("/", "[")[0] == 403
         server.shutdown()
 
 
 def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
-    """BLACKOUT_BROWSER is a Chromium; without it `playwright install chromium` must have been run."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
+    """The Chromium is BLACKOUT_BROWSER, or that of `playwright install chromium`."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs pip install playwright, and a Chromium"
+    )
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
     green = [pages.load_picture(tmp_path / "green.png", "green", tmp_path)]
-    content = {"head": (), "rows": [], "links": [], "seeds": None, "evidence": None, "num_settings": 0}
+    content = {
+        "head": (),
+        "rows": [],
+        "links": [],
+        "seeds": None,
+        "evidence": None,
+        "num_settings": 0,
+    }
     content |= {"curve_data": None, "pictures": green}
     pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
         if not os.path.exists(program):
             pytest.skip("no Chromium: playwright install chromium, or BLACKOUT_BROWSER=<program>")
-        arguments = ["--no-sandbox", "--no-zygote", "--single-process", "--use-gl=angle", "--use-angle=swiftshader"]
+        arguments = [
+            "--no-sandbox",
+            "--no-zygote",
+            "--single-process",
+            "--use-gl=angle",
+            "--use-angle=swiftshader",
+        ]
         browser = started.chromium.launch(executable_path=program, args=arguments)
         page = browser.new_page(offline=True)
         asked = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"file://{tmp_path / 'page.html'}")
         page.screenshot(path=tmp_path / "shot.png")
-        assert page.evaluate("[...document.images].map(i => i.naturalWidth)") == [200, 1] and page.title() == "Page"
+        assert (
+            page.evaluate("[...document.images].map(i => i.naturalWidth)") == [200, 1]
+            and page.title() == "Page"
+        )
         browser.close()
     assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
-    colours = {colour: count for count, colour in Image.open(tmp_path / "shot.png").convert("RGB").getcolors(1 << 20)}
+    colours = {
+        colour: count
+        for count, colour in Image.open(tmp_path / "shot.png").convert("RGB").getcolors(1 << 20)
+    }
     assert colours.get((0, 200, 0), 0) >= 15_000  # nearly all pixels of the picture
 
 
@@ -200,7 +250,9 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     run = tmp_path / attack.replace("/", "")
     (run / "samples").mkdir(parents=True)
     Image.new("RGB", (20, 10)).save(run / "samples" / f"{attack.replace('/', '')}.png")
-    (run / "config.yaml").write_text(json.dumps({"batch_size": attack, "seed": attack, attack: {"a": attack}}))
+    (run / "config.yaml").write_text(
+        json.dumps({"batch_size": attack, "seed": attack, attack: {"a": attack}})
+    )
     scores = {attack: 1.23456789, "kept": attack, "share_x": 1}
     report_of = {
         "values": scores,
@@ -214,7 +266,9 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     compare.main([str(run), str(run), "--out", str(tmp_path / "both.html")])
     for page in ((run / "report.html").read_text(), (tmp_path / "both.html").read_text()):
         assert (
-            "&lt;script&gt;" in page and "<script>alert" not in page and "54439" not in re.sub('base64,[^"]*', "", page)
+            "&lt;script&gt;" in page
+            and "<script>alert" not in page
+            and "54439" not in re.sub('base64,[^"]*', "", page)
         )
         assert "1.2346" in page
         check(page)
@@ -226,7 +280,11 @@ def test_tables_and_sections_without_content_are_left_out():
     assert '<td class="number">1.2346</td><td>True</td>' in parts.table([(1.23456789, True)])
     assert parts.table([]).strip() == parts.figure(None).strip() == "" == parts.fields({}).strip()
     with pytest.raises(jinja2.UndefinedError):
-        pages.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
+        pages.save_page(
+            "compare.html",
+            Path("nowhere.html"),
+            title="a template asks for nothing that it is not given",
+        )
 
 
 @pytest.mark.deep
@@ -241,7 +299,11 @@ def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatc
     monkeypatch.setattr(report_page.time, "monotonic", lambda: next(clock))
     (tmp_path / "config.yaml").write_text("seed: 0\nbatch_size: 8\ntrainer: {max_steps: 9}\n")
     living, page = report_page.LivePage(tmp_path), tmp_path / "report.html"
-    for step in (1, 2, 3):  # at 0, 2 and 50 seconds; the first one takes a tenth of a second, for twenty of them
+    for step in (
+        1,
+        2,
+        3,
+    ):  # at 0, 2 and 50 seconds; the first one takes a tenth of a second, for twenty of them
         rows = "".join(f"{k},{1 / k}\n" for k in range(1, step + 1))
         (tmp_path / "metrics.csv").write_text(f"step,train/loss\n{rows}")
         living()
@@ -255,35 +317,69 @@ def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatc
 
 
 def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_path):
-    for number, (seed, lr, score) in enumerate(((1, 0.1, 3.0), (2, 0.1, 5.0), (1, 0.2, 0.5), (1, 0.2, 0.7))):
+    for number, (seed, lr, score) in enumerate(
+        ((1, 0.1, 3.0), (2, 0.1, 5.0), (1, 0.2, 0.5), (1, 0.2, 0.7))
+    ):
         run = tmp_path / str(number)
         run.mkdir()
         logger = "{wandb: {}}" if number == 3 else "{}"
-        run.joinpath("config.yaml").write_text(f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n")
-        values, beside = {"fd": score, "bits": score, "odd": score}, {"fd": {"held_out_data": 2.0, "copula": 9.0}}
-        content = {"values": values, "references": beside, "metric_descriptions": {"bits": {"better": "lower"}}}
+        run.joinpath("config.yaml").write_text(
+            f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n"
+        )
+        values, beside = (
+            {"fd": score, "bits": score, "odd": score},
+            {"fd": {"held_out_data": 2.0, "copula": 9.0}},
+        )
+        content = {
+            "values": values,
+            "references": beside,
+            "metric_descriptions": {"bits": {"better": "lower"}},
+        }
         run.joinpath("metrics.json").write_text(json.dumps(content))
     save_comparison([tmp_path / str(number) for number in range(4)], tmp_path / "all.html")
     rows = re.findall("<tr>(.*?)</tr>", (tmp_path / "all.html").read_text(), re.DOTALL)
     cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
     marked = [re.findall('class="number best"[^>]*>([0-9.]+)', row) for row in rows]
-    assert cells[0] == ["runs", "fd", "bits", "odd", "lr"] and cells[3] == ["run", "fd", "bits", "odd", "lr", "seed"]
+    assert cells[0] == ["runs", "fd", "bits", "odd", "lr"] and cells[3] == [
+        "run",
+        "fd",
+        "bits",
+        "odd",
+        "lr",
+        "seed",
+    ]
     assert cells[1][2] == "4 <small>&plusmn; 1</small>" and cells[2][0] == "2 seeds"
     assert marked == [[], [], ["0.6", "0.6"], [], ["3"], [], ["0.5"], []]
 
 
 def test_evidence_has_a_row_for_every_operator(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
-    for place, operator, value in (("pool", "Pool", -30.0), ("blur", "Blur", -31.5), ("blur-2", "Blur", -31.0)):
+    for place, operator, value in (
+        ("pool", "Pool", -30.0),
+        ("blur", "Blur", -31.5),
+        ("blur-2", "Blur", -31.0),
+    ):
         (tmp_path / place).mkdir()
-        how = {"method": "SMC", "operator": {"name": operator, "size": 2}, "measurement": "test:0-3"}
-        values = {"log_evidence": value, "log_evidence_error": 0.25 if value == -30 else "<b>", "fd": 1.0}
-        (tmp_path / place / "metrics.json").write_text(json.dumps({"values": values, "sampler": how}))
+        how = {
+            "method": "SMC",
+            "operator": {"name": operator, "size": 2},
+            "measurement": "test:0-3",
+        }
+        values = {
+            "log_evidence": value,
+            "log_evidence_error": 0.25 if value == -30 else "<b>",
+            "fd": 1.0,
+        }
+        (tmp_path / place / "metrics.json").write_text(
+            json.dumps({"values": values, "sampler": how})
+        )
     save_comparison([tmp_path], tmp_path / "all.html")
     page = (tmp_path / "all.html").read_text()
     check(page)
     table = page[page.index("<h2>Evidence</h2>") :]
-    rows = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in table.split("<tr>")[1:]]
+    rows = [
+        re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in table.split("<tr>")[1:]
+    ]
     assert rows[0] == ["measurement", "operator", "noise", "method", "run", "log_evidence"]
     assert [row[1] for row in rows[1:]] == ["Blur, size 2", "Blur, size 2", "Pool, size 2"]
     assert rows[3][-1] == "-30 <small>&plusmn; 0.25</small>"
@@ -306,24 +402,38 @@ def test_every_cell_of_a_table_composes(name):
         for job in (*trainings, *samplings):
             config = compose(job.program, list(job.settings))
             if job.program == "train":
-                assert job.result.parts[:3] == (config.runs_dir, config.experiment_name, config.run_id)
+                assert job.result.parts[:3] == (
+                    config.runs_dir,
+                    config.experiment_name,
+                    config.run_id,
+                )
             else:
                 assert config.evaluate and str(job.result) == f"{config.out}/metrics.json"
 
 
 def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
     beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
-    (card,) = run_results.score_cards({"values": {"distance": 3.0}, "references": {"distance": beside}})
+    (card,) = run_results.score_cards(
+        {"values": {"distance": 3.0}, "references": {"distance": beside}}
+    )
     assert card["place"] == 0.5 and [value for _, value in card["references"]] == [1.0, 9.0, 5.0]
 
 
 def test_the_digits_of_a_card_follow_its_error_and_tell_it_from_its_references():
-    values = {"log_z": 15.52341, "log_z_error": 0.00213, "elbo": 15.51234, "fid": 123.456, "count": 12345.6}
+    values = {
+        "log_z": 15.52341,
+        "log_z_error": 0.00213,
+        "elbo": 15.51234,
+        "fid": 123.456,
+        "count": 12345.6,
+    }
     references = {"log_z": {"exact": 15.52012}, "elbo": {"exact": 15.52012}}
     described = {"log_z": {"unit": "nats", "better": "reference"}, "fid": {"better": "lower"}}
     content = {"values": values, "references": references, "metric_descriptions": described}
     cards = {card["name"]: card for card in run_results.score_cards(content)}
-    assert cards["log_z"]["value"] == 15.5234 and cards["log_z"]["references"] == [("exact", 15.5201)]
+    assert cards["log_z"]["value"] == 15.5234 and cards["log_z"]["references"] == [
+        ("exact", 15.5201)
+    ]
     assert cards["elbo"]["value"] == 15.5123 and cards["elbo"]["references"] == [("exact", 15.5201)]
     assert cards["fid"]["value"] == 123.5 and cards["count"]["value"] == 12350.0
     assert cards["log_z"]["unit"] == "nats" and cards["fid"]["better"] == "lower is better"
@@ -335,7 +445,10 @@ def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, mo
 
     def instead(command, check):
         settings = dict(word.split("=", 1) for word in command[2:])
-        result = settings.get("out") or f"{settings['runs_dir']}/{settings['experiment_name']}/{settings['run_id']}"
+        result = (
+            settings.get("out")
+            or f"{settings['runs_dir']}/{settings['experiment_name']}/{settings['run_id']}"
+        )
         if settings.get("sampler.correction.steps"):  # a signal asks this one to leave
             return subprocess.CompletedProcess(command, 75)
         os.makedirs(result)
@@ -352,7 +465,9 @@ def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, mo
         assert capfd.readouterr().out.count("$ ") == expected + 1
     table.main([*given, "--plan"])
     shown = capfd.readouterr().out
-    assert shown.count("done ") == 9 and shown.count("to do") == 5  # the one that left, and the rows below it
+    assert (
+        shown.count("done ") == 9 and shown.count("to do") == 5
+    )  # the one that left, and the rows below it
     assert "4.771 (4.77)" in shown and "- (4.58)" in shown
     with pytest.raises(SystemExit, match="2"):
         table.main(["unknown"])

@@ -29,7 +29,9 @@ def runs(tmp_path_factory):
 def model(run, runs):
     """One model for all tests of this file, trained by the first of them."""
     if not (runs / "digits" / "a").exists():
-        outcome = run("train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none")
+        outcome = run(
+            "train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none"
+        )
         assert outcome.code == 0, outcome.err
     return runs / "digits" / "a"
 
@@ -47,16 +49,26 @@ def metrics(out):
 @pytest.mark.deep
 @pytest.mark.drawn
 def test_all_files_are_there_and_agree(run, model):
-    outcome = run("sample", f"ckpt={model}", *QUICK, "task=photons", "measurement=test:3-5", "trajectory=true")
+    outcome = run(
+        "sample", f"ckpt={model}", *QUICK, "task=photons", "measurement=test:3-5", "trajectory=true"
+    )
     assert outcome.code == 0, outcome.err
     out = model / "posterior" / "pool"
     samples = np.load(out / "samples.npz")["samples"]
     found = np.load(out / "posterior.npz")
-    assert samples.shape == (6, 8, 8, 1) and samples.dtype == np.uint8 and found["measurement"].shape == (3, 4, 4, 1)
+    assert (
+        samples.shape == (6, 8, 8, 1)
+        and samples.dtype == np.uint8
+        and found["measurement"].shape == (3, 4, 4, 1)
+    )
     assert np.allclose(found["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
     assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1, ddof=1))
     assert found["number"].tolist() == [3, 4, 5] and all(found["most_likely"] // 2 == [0, 1, 2])
-    chains, values, spent = np.load(out / "samples.npz")["chains"], metrics(out)["values"], found["cost"]
+    chains, values, spent = (
+        np.load(out / "samples.npz")["chains"],
+        metrics(out)["values"],
+        found["cost"],
+    )
     assert spent.shape == (3, 5) and [spent[0, 1], spent[-1, 1]] == pytest.approx([3.0, 0.2])
     assert math.isclose(chains[:, -1, 0].mean(), values["log_likelihood"], rel_tol=1e-4)
     assert math.isclose(spent[:, 2].sum(), values["network_evaluations"])
@@ -64,10 +76,18 @@ def test_all_files_are_there_and_agree(run, model):
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
     beside = metrics(out)["references"]
     assert beside["residual_chi_square"] == {"ideal": 1.0}
-    assert beside["psnr"].keys() == {"of_other_samples", "training_mean"} and "training_mean" in beside["psnr_of_mean"]
-    assert {"r_hat", "ess_bulk", "ess_tail", "posterior_predictive_p", "prior_predictive_p", "repaired_share"} <= set(
-        found.files
+    assert (
+        beside["psnr"].keys() == {"of_other_samples", "training_mean"}
+        and "training_mean" in beside["psnr_of_mean"]
     )
+    assert {
+        "r_hat",
+        "ess_bulk",
+        "ess_tail",
+        "posterior_predictive_p",
+        "prior_predictive_p",
+        "repaired_share",
+    } <= set(found.files)
     assert math.isclose(values["posterior_predictive_p"], found["posterior_predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0
@@ -77,8 +97,19 @@ def test_all_files_are_there_and_agree(run, model):
 def test_arviz_reads_what_it_judges_as_we_do(run, model, tmp_path):
     pytest.importorskip("h5py")
     arviz = pytest.importorskip("arviz")
-    draw(run, model, tmp_path / "a", "posterior=sgdd", "posterior.sweeps=16", "task=photons", "measurement=test:3-5")
-    found, ours = arviz.from_netcdf(tmp_path / "a" / "posterior.nc"), np.load(tmp_path / "a" / "posterior.npz")
+    draw(
+        run,
+        model,
+        tmp_path / "a",
+        "posterior=sgdd",
+        "posterior.sweeps=16",
+        "task=photons",
+        "measurement=test:3-5",
+    )
+    found, ours = (
+        arviz.from_netcdf(tmp_path / "a" / "posterior.nc"),
+        np.load(tmp_path / "a" / "posterior.npz"),
+    )
     for name, of in {"r_hat": arviz.rhat, "ess_bulk": arviz.ess}.items():
         each = np.concatenate([v.values.reshape(3, -1) for v in of(found.sample_stats).values()], 1)
         assert np.allclose(ours[name], each.max(1) if name == "r_hat" else each.min(1), rtol=1e-6)
@@ -100,12 +131,21 @@ def test_measurements_in_a_file(run, model, tmp_path):
     arrays = np.load(tmp_path / "two/posterior.npz")
     assert np.array_equal(arrays["truth"], x0)
     rows = list(csv.DictReader((tmp_path / "two/posterior.csv").open()))
-    assert len(rows) == 2 * 65 and [rows[k]["element"] for k in (0, 1, 65, 129)] == ["total", "0,0,0", "total", "0,7,7"]
+    assert len(rows) == 2 * 65 and [rows[k]["element"] for k in (0, 1, 65, 129)] == [
+        "total",
+        "0,0,0",
+        "total",
+        "0,7,7",
+    ]
     assert [row["measurement"] for row in rows] == ["0"] * 65 + ["1"] * 65
     elements = [row for row in rows if row["element"] != "total"]
     for name, column in (("mean", "mean"), ("std", "std"), ("truth", "truth")):
-        assert np.allclose([float(row[column]) for row in elements], arrays[name].reshape(-1), rtol=1e-5)
-    assert np.allclose([float(row["q05"]) for row in elements], arrays["quantiles"][:, 0].reshape(-1), rtol=1e-5)
+        assert np.allclose(
+            [float(row[column]) for row in elements], arrays[name].reshape(-1), rtol=1e-5
+        )
+    assert np.allclose(
+        [float(row["q05"]) for row in elements], arrays["quantiles"][:, 0].reshape(-1), rtol=1e-5
+    )
     assert float(rows[65]["truth"]) == x0[1].sum()
     np.savez(tmp_path / "y.npz", y=x0[0].reshape(4, 2, 4, 2, 1).sum((1, 3)))
     draw(run, model, tmp_path / "one", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
@@ -114,7 +154,7 @@ def test_measurements_in_a_file(run, model, tmp_path):
 
 @pytest.mark.deep
 def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_path):
-    """.tif and .npy without an axis of channels, a table, a one-line operator; units of the camera."""
+    """A .tif or .npy without channels, a table, a user's operator, and units of the camera."""
     y = 100.0 + 2.0 * np.random.default_rng(0).poisson(6.0, (4, 4))
     np.save(tmp_path / "y.npy", y)
     np.savetxt(tmp_path / "y.csv", y.reshape(1, -1), delimiter=",")
@@ -122,15 +162,40 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
     with suppress(ImportError):
         importlib.import_module("tifffile").imwrite(tmp_path / "y.tif", y.astype(np.uint16))
         kinds.append("tif")
-    camera = ("noise=camera", "noise.gain=2", "noise.offset=100", "noise.readout=1.5", "posterior.proposals=5")
+    camera = (
+        "noise=camera",
+        "noise.gain=2",
+        "noise.offset=100",
+        "noise.readout=1.5",
+        "posterior.proposals=5",
+    )
     for kind in kinds:
-        draw(run, model, tmp_path / kind, *QUICK, "operator=pool", *camera, f"measurement={tmp_path / f'y.{kind}'}")
+        draw(
+            run,
+            model,
+            tmp_path / kind,
+            *QUICK,
+            "operator=pool",
+            *camera,
+            f"measurement={tmp_path / f'y.{kind}'}",
+        )
     found = [np.load(tmp_path / kind / "posterior.npz") for kind in kinds]
     for one in found:
-        assert np.array_equal(one["measurement"][0, ..., 0], y) and np.array_equal(one["mean"], found[0]["mean"])
-    for name, noise, warned in (("raw", "poisson", True), ("same", "camera", True), ("photons", "poisson", False)):
+        assert np.array_equal(one["measurement"][0, ..., 0], y) and np.array_equal(
+            one["mean"], found[0]["mean"]
+        )
+    for name, noise, warned in (
+        ("raw", "poisson", True),
+        ("same", "camera", True),
+        ("photons", "poisson", False),
+    ):
         np.save(tmp_path / "z.npy", (y - 100) / 2 if name == "photons" else y)
-        options = ("operator=pool", f"noise={noise}", "posterior.proposals=2", f"measurement={tmp_path / 'z.npy'}")
+        options = (
+            "operator=pool",
+            f"noise={noise}",
+            "posterior.proposals=2",
+            f"measurement={tmp_path / 'z.npy'}",
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             outcome = draw(run, model, tmp_path / name, *QUICK, *options)
@@ -138,24 +203,51 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
     x = np.load(tmp_path / "npy/samples.npz")["samples"].astype(float)
     written = np.quantile(x, found[0]["probabilities"], 0, method="weibull")
     assert np.allclose(found[0]["quantiles"], written[None], atol=1e-6)
-    rows = ("operator=function", "operator.function={_target_: tests.cli.user_components.rows, _partial_: true}")
+    rows = (
+        "operator=function",
+        "operator.function={_target_: tests.cli.user_components.rows, _partial_: true}",
+    )
     np.save(tmp_path / "rows.npy", y.sum(0).repeat(2)[None])
-    draw(run, model, tmp_path / "rows", *QUICK, *rows, "posterior.proposals=5", f"measurement={tmp_path / 'rows.npy'}")
+    draw(
+        run,
+        model,
+        tmp_path / "rows",
+        *QUICK,
+        *rows,
+        "posterior.proposals=5",
+        f"measurement={tmp_path / 'rows.npy'}",
+    )
 
 
 @pytest.mark.deep
 def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
     """The gain of a camera, or the width of a blur, told with intervals."""
-    camera, blur = ("noise=camera", "noise.gain=unknown:0.5-4"), ("operator=blur", "operator.width=unknown:0.5-2")
+    camera, blur = (
+        ("noise=camera", "noise.gain=unknown:0.5-4"),
+        ("operator=blur", "operator.width=unknown:0.5-2"),
+    )
     two = ("posterior=smc", "posterior.particles=2", "posterior.rollouts=1", WALK)
     sweeps = ("posterior=sgdd", "posterior.sweeps=2", "operator=pool")
-    for name, unknown, low, high in (("gain", (*camera, *sweeps), 0.5, 4), ("width", (*blur, *two), 0.5, 2)):
+    for name, unknown, low, high in (
+        ("gain", (*camera, *sweeps), 0.5, 4),
+        ("width", (*blur, *two), 0.5, 2),
+    ):
         draw(run, model, tmp_path / name, *SMALL, *unknown, "measurement=test:0")
-        found, samples = (np.load(tmp_path / name / f"{file}.npz") for file in ("posterior", "samples"))
-        assert found[name].shape == (1, 5) and (np.diff(found[name]) >= 0).all() and samples[name].shape == (2,)
+        found, samples = (
+            np.load(tmp_path / name / f"{file}.npz") for file in ("posterior", "samples")
+        )
+        assert (
+            found[name].shape == (1, 5)
+            and (np.diff(found[name]) >= 0).all()
+            and samples[name].shape == (2,)
+        )
         assert low <= found[name].min() <= found[name].max() <= high
         assert metrics(tmp_path / name)["values"][f"{name}_5"] == found[name][0, 0]
-    for bad in (("noise.gain=unknown",), ("noise.gain=unknown:4-1",), (camera[1], "noise.readout=unknown:1-2")):
+    for bad in (
+        ("noise.gain=unknown",),
+        ("noise.gain=unknown:4-1",),
+        (camera[1], "noise.readout=unknown:1-2"),
+    ):
         options = (*SMALL, camera[0], *bad, "operator=pool", "posterior=smc", "measurement=test:0")
         outcome = run("sample", f"ckpt={model}", *options)
         assert outcome.code == 2 and "unknown" in outcome.err and "Traceback" not in outcome.err
@@ -178,31 +270,48 @@ def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path,
     draw(run, model, tmp_path / "part", *given)
     assert len(calls) == 4  # the third batch alone is drawn again
     one, other = (np.load(tmp_path / name / "samples.npz") for name in ("whole", "part"))
-    assert all(np.array_equal(one[name], other[name]) for name in ("samples", "chains", "log_likelihood"))
-    spent = [metrics(tmp_path / name)["values"]["network_evaluations"] for name in ("whole", "part")]
+    assert all(
+        np.array_equal(one[name], other[name]) for name in ("samples", "chains", "log_likelihood")
+    )
+    spent = [
+        metrics(tmp_path / name)["values"]["network_evaluations"] for name in ("whole", "part")
+    ]
     assert spent[0] == spent[1] > 0
 
 
 @pytest.mark.deep
-def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(run, model, tmp_path):
+def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(
+    run, model, tmp_path
+):
     """An outlier in y, chains that stay where they began, and pasted pixels."""
     y = np.full((2, 4, 4, 1), 20)
     y[1, 0, 0] = 1000
     np.savez(tmp_path / "y.npz", y=y)
     given = ("num_samples=4", "device=cpu", "operator=pool", f"measurement={tmp_path / 'y.npz'}")
-    stuck = ("posterior.sweeps=12", "posterior.first_level=0.01", "posterior.last_level=0.01", "posterior.start=prior")
+    stuck = (
+        "posterior.sweeps=12",
+        "posterior.first_level=0.01",
+        "posterior.last_level=0.01",
+        "posterior.start=prior",
+    )
     outcome = run("sample", f"ckpt={model}", "posterior=sgdd", *stuck, *given)
-    assert outcome.code == 0 and "R-hat up to" in outcome.out and "predictive p below" in outcome.out
+    assert (
+        outcome.code == 0 and "R-hat up to" in outcome.out and "predictive p below" in outcome.out
+    )
     found = metrics(outcome.folder)
     assert [f"warning: {line}" for line in found["warnings"]] == [
         line for line in outcome.out.splitlines() if line.startswith("warning: ")
     ]
-    assert all(f"<strong>Warning:</strong> {line}" in save_report(model).read_text() for line in found["warnings"])
+    assert all(
+        f"<strong>Warning:</strong> {line}" in save_report(model).read_text()
+        for line in found["warnings"]
+    )
     assert found["values"]["r_hat"] > 1.05 and found["values"]["posterior_predictive_p"] < 1e-3
     far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
     outcome = draw(run, model, tmp_path / "far", *QUICK, *far)
     assert (
-        "known elements contradicted y" in outcome.out and metrics(tmp_path / "far")["values"]["repaired_share"] > 0.05
+        "known elements contradicted y" in outcome.out
+        and metrics(tmp_path / "far")["values"]["repaired_share"] > 0.05
     )
 
 
@@ -213,8 +322,18 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     y = np.load(tmp_path / "posterior.npz")["measurement"]
     assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
     outcome = draw(run, model, tmp_path / "own", *SMALL, "task=photons_thinning", "calibrate=10")
-    assert "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []  # of its own model
-    outcome = draw(run, model, tmp_path / "all", *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
+    assert (
+        "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []
+    )  # of its own model
+    outcome = draw(
+        run,
+        model,
+        tmp_path / "all",
+        *SMALL,
+        "task=photons",
+        "measurement=test:0",
+        "posterior.sweeps=2",
+    )
     assert "posterior=auto: sgdd" in outcome.out
     box = ("operator=inpaint_box", "posterior=auto", "measurement=test:0")
     outcome = draw(run, model, tmp_path / "box", *SMALL, *box)
@@ -233,19 +352,33 @@ def test_a_likelihood_that_is_not_normalised_has_no_evidence(run, model, tmp_pat
 
 
 METHODS = (
-    ("posterior=sgdd", "posterior.sweeps=2"), ("posterior=sgdd", "posterior.sweeps=2", "posterior.polish=2"),
-    ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite", WALK),
+    ("posterior=sgdd", "posterior.sweeps=2"),
+    ("posterior=sgdd", "posterior.sweeps=2", "posterior.polish=2"),
+    ("posterior=noise_denoise", "posterior.moves=3"),
+    ("posterior=overwrite", WALK),
     ("posterior=overwrite", "posterior.particles=2", WALK),
-    ("posterior=dps", WALK), ("posterior=svdd", "posterior.particles=2", WALK),
+    ("posterior=dps", WALK),
+    ("posterior=svdd", "posterior.particles=2", WALK),
     ("posterior=smc", "posterior.particles=2", "posterior.rollouts=2", WALK),
     ("posterior=fk", "posterior.particles=2", WALK),
     ("posterior=tds", "posterior.particles=2", WALK),
-)  # fmt: skip
+)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda options: "-".join(options).replace("posterior", ""))
+@pytest.mark.parametrize(
+    "method", METHODS, ids=lambda options: "-".join(options).replace("posterior", "")
+)
 def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method):
-    draw(run, model, tmp_path, *SMALL, "operator=inpaint_box", "measurement=test:1", *method, "num_samples=1")
+    draw(
+        run,
+        model,
+        tmp_path,
+        *SMALL,
+        "operator=inpaint_box",
+        "measurement=test:1",
+        *method,
+        "num_samples=1",
+    )
     found, x = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")["samples"]
     known = np.ones((8, 8, 1), dtype=bool)
     known[2:6, 1:7] = False
@@ -254,19 +387,38 @@ def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method
 
 REWARD = "operator.reward={_target_: tests.cli.user_components.brightness, _partial_: true}"
 DECODED = (
-    "operator=decoded", "operator.decoder={_target_: torch.nn.Upsample, scale_factor: 2}",
-    "operator.decoded_shape=[1,16,16]", "operator.operator={_target_: blackout.posterior.Pool, size: 4}",
-)  # fmt: skip
+    "operator=decoded",
+    "operator.decoder={_target_: torch.nn.Upsample, scale_factor: 2}",
+    "operator.decoded_shape=[1,16,16]",
+    "operator.operator={_target_: blackout.posterior.Pool, size: 4}",
+)
 OPERATORS = (
-    ("operator=identity", "noise=gaussian"), ("operator=identity", "noise=flips"), ("operator=inpaint_random",),
-    ("operator=identity", "noise=flips", "posterior=sgdd_published", "posterior.sweeps=2", "posterior.first_level=2"),
-    ("operator=blur", "noise=gaussian", "noise.std=2"), ("operator=reward", REWARD, "operator.scale=0.1"),
-    ("operator=identity", "noise=binomial", "noise.survival=0.5"), ("operator=pool", "operator.size=4"),
-    DECODED, (*DECODED, "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 2}"),
-    ("operator=reward", REWARD, "operator.scale=[0.1]", "posterior=noise_denoise", "posterior.moves=2"),
+    ("operator=identity", "noise=gaussian"),
+    ("operator=identity", "noise=flips"),
+    ("operator=inpaint_random",),
+    (
+        "operator=identity",
+        "noise=flips",
+        "posterior=sgdd_published",
+        "posterior.sweeps=2",
+        "posterior.first_level=2",
+    ),
+    ("operator=blur", "noise=gaussian", "noise.std=2"),
+    ("operator=reward", REWARD, "operator.scale=0.1"),
+    ("operator=identity", "noise=binomial", "noise.survival=0.5"),
+    ("operator=pool", "operator.size=4"),
+    DECODED,
+    (*DECODED, "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 2}"),
+    (
+        "operator=reward",
+        REWARD,
+        "operator.scale=[0.1]",
+        "posterior=noise_denoise",
+        "posterior.moves=2",
+    ),
     ("operator=pool", "posterior.likelihood_step=metropolis"),
     ("operator=pool", "posterior=sgdd_published", "posterior.sweeps=2"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda options: "-".join(options)[:40])
@@ -310,7 +462,10 @@ def of_file(operator, setting):
 
 
 ENCODED = "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 4}"
-POOL, POINT = ("posterior=sgdd", "operator=pool"), ("posterior=sgdd", "operator=identity", "measurement=test:0")
+POOL, POINT = (
+    ("posterior=sgdd", "operator=pool"),
+    ("posterior=sgdd", "operator=identity", "measurement=test:0"),
+)
 BRIGHT = "measurement=FILES/bright.npz"
 DIRECT = ("posterior=auto", "operator=identity", "noise=binomial", "measurement=test:0")
 HOSTILE = {
@@ -336,13 +491,19 @@ HOSTILE = {
     "impossible pixels": (("posterior=sgdd", "operator=inpaint_box", BRIGHT), "impossible"),
     "pairs of counts": (("posterior=sgdd", "operator=xor", "measurement=test:0"), "0 and 1"),
     "blocks": ((*POOL, "operator.size=3", "measurement=test:0"), "divide"),
-    "box outside": (("posterior=sgdd", "operator=inpaint_box", "operator.rows=[3,9]", "measurement=test:0"), "rows"),
+    "box outside": (
+        ("posterior=sgdd", "operator=inpaint_box", "operator.rows=[3,9]", "measurement=test:0"),
+        "rows",
+    ),
     "everything hidden": (of_file("inpaint", "mask=FILES/hidden.npy"), "observed"),
     "mask of another size": (of_file("inpaint", "mask=FILES/small.npy"), "mask"),
     "no mask": (("posterior=sgdd", "operator=inpaint", "measurement=test:0"), "mask"),
     "NaN in a matrix": (of_file("matrix", "matrix=FILES/below.npy"), "matrix"),
     "exact sums": ((*POOL, "noise=exact", "measurement=test:0"), "exact"),
-    "levels out of order": ((*POINT, "posterior.first_level=0.1", "posterior.last_level=1"), "level"),
+    "levels out of order": (
+        (*POINT, "posterior.first_level=0.1", "posterior.last_level=1"),
+        "level",
+    ),
     "levels beyond": ((*POINT, "posterior.first_level=100"), "last time"),
     "no sweeps": ((*POINT, "posterior.sweeps=0"), "sweeps"),
     "unknown start": ((*POINT, "posterior.start=middle"), "start"),
@@ -353,22 +514,38 @@ HOSTILE = {
     "exposure": ((*POINT, "noise=poisson", "noise.exposure=-1"), "exposure"),
     "indices": ((*POINT, "indices=[99]"), "indices"),
     "decoded otherwise": (
-        ("posterior=sgdd", *DECODED, "operator.decoded_shape=[1,8,16]", "measurement=test:0"), "decoded",
+        ("posterior=sgdd", *DECODED, "operator.decoded_shape=[1,8,16]", "measurement=test:0"),
+        "decoded",
     ),
-    "encoded otherwise": (("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"), "encoder returns"),
-    "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
-    "guidance": ((*POINT, "sampler.guidance.scale=2"), "sampler.guidance.scale is not for posteriors"),
+    "encoded otherwise": (
+        ("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"),
+        "encoder returns",
+    ),
+    "a reward measures nothing": (
+        ("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"),
+        "reward",
+    ),
+    "guidance": (
+        (*POINT, "sampler.guidance.scale=2"),
+        "sampler.guidance.scale is not for posteriors",
+    ),
     "guidance where": ((*POINT, "sampler.guidance.between=[-3,3]"), "sampler.guidance.between"),
-    "correctors": ((*POINT, "sampler=poisson", "sampler.correction.steps=1"), "sampler.correction.steps"),
+    "correctors": (
+        (*POINT, "sampler=poisson", "sampler.correction.steps=1"),
+        "sampler.correction.steps",
+    ),
     "a corrector": ((*POINT, "sampler/correction=level"), "sampler.correction.corrector"),
-    "correctors where": ((*POINT, "sampler.correction.between=[-3,3]"), "sampler.correction.between"),
+    "correctors where": (
+        (*POINT, "sampler.correction.between=[-3,3]"),
+        "sampler.correction.between",
+    ),
     "particles": ((*POINT, "sampler.inpainting_particles=4"), "sampler.inpainting_particles"),
     "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),
     "a start that is not drawn": ((*POINT, "sampler.poisson_start=false"), "sampler.poisson_start"),
     "classes": ((*POINT, "classes=[3]"), "classes"),
     "given": ((*POINT, "given={total:300}"), "given"),
     "sweeps of one run": ((*DIRECT, "posterior.sweeps=5"), "posterior.sweeps"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -1,4 +1,4 @@
-"""Posterior tasks: exact priors in place of a model, a classifier that is trained first, and two processes."""
+"""Posterior tasks: exact priors, a classifier that is trained first, and two processes."""
 
 import json
 
@@ -25,7 +25,9 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def model(run, runs):
     if not (runs / "digits" / "a").exists():
-        outcome = run("train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none")
+        outcome = run(
+            "train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none"
+        )
         assert outcome.code == 0, outcome.err
     return runs / "digits" / "a"
 
@@ -33,12 +35,23 @@ def model(run, runs):
 def test_synthetic_beside_its_floor_and_its_prior(run, tmp_path):
     options = ("task=synthetic", "num_samples=1000", "posterior.sweeps=25", "prior.elements=2")
     values = made(run, tmp_path, *options)["values"]
-    assert values["total_variation"] < values["floor_total_variation"] + 0.05 < values["prior_total_variation"]
+    assert (
+        values["total_variation"]
+        < values["floor_total_variation"] + 0.05
+        < values["prior_total_variation"]
+    )
     assert (tmp_path / "heat_maps.png").stat().st_size > 0
 
 
 def test_dna_at_every_scale(run, tmp_path):
-    found = made(run, tmp_path, "task=dna_toy", "num_samples=200", "posterior.sweeps=40", "operator.scale=[0,1.5]")
+    found = made(
+        run,
+        tmp_path,
+        "task=dna_toy",
+        "num_samples=200",
+        "posterior.sweeps=40",
+        "operator.scale=[0,1.5]",
+    )
     assert [row["scale"] for row in found["tilt"]] == [0.0, 1.5]
     assert found["tilt"][1]["exact_reward"] == pytest.approx(1.0677, abs=1e-4)
     assert found["values"]["largest_error_in_standard_errors"] < 4
@@ -49,29 +62,59 @@ def test_dna_at_every_scale(run, tmp_path):
 @pytest.mark.deep
 @pytest.mark.drawn
 def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
-    options = ("task=music_toy", "prior.elements=48", "measurement=model:0-11", "posterior.sweeps=30")
+    options = (
+        "task=music_toy",
+        "prior.elements=48",
+        "measurement=model:0-11",
+        "posterior.sweeps=30",
+    )
     values = made(run, tmp_path, *options)["values"]
     assert values["violations"] == 0
-    assert abs(values["hellinger"] - values["exact_hellinger"]) < 0.08 < values["prior_hellinger"] - values["hellinger"]
-    truth, x = np.load(tmp_path / "posterior.npz")["truth"], np.load(tmp_path / "samples.npz")["samples"]
+    assert (
+        abs(values["hellinger"] - values["exact_hellinger"])
+        < 0.08
+        < values["prior_hellinger"] - values["hellinger"]
+    )
+    truth, x = (
+        np.load(tmp_path / "posterior.npz")["truth"],
+        np.load(tmp_path / "samples.npz")["samples"],
+    )
     assert truth.shape == (12, 48) and x.shape == (48, 48)
     assert (tmp_path / "piano_rolls.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("method", ["posterior=smc", "posterior=svdd", "posterior=dps"])
 def test_every_method_takes_an_exact_prior(run, tmp_path, method):
-    options = ("task=dna_toy", method, "num_samples=2", "operator.scale=2", "prior.num_steps=4", "prior.elements=6")
+    options = (
+        "task=dna_toy",
+        method,
+        "num_samples=2",
+        "operator.scale=2",
+        "prior.num_steps=4",
+        "prior.elements=6",
+    )
     made(run, tmp_path, *options)
 
 
 def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
-    options = ("task=mnist_class", "num_samples=6", "posterior.moves=3", "operator.classifier.examples=400")
+    options = (
+        "task=mnist_class",
+        "num_samples=6",
+        "posterior.moves=3",
+        "operator.classifier.examples=400",
+    )
     values = made(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
     assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5
 
 
 def test_two_processes_draw_what_one_does(run, tmp_path):
-    options = ("task=dna_toy", "num_samples=7", "posterior.sweeps=2", "prior.batch_size=8", "device=cpu")
+    options = (
+        "task=dna_toy",
+        "num_samples=7",
+        "posterior.sweeps=2",
+        "prior.batch_size=8",
+        "device=cpu",
+    )
     made(run, tmp_path / "one", *options)
     shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
@@ -86,7 +129,10 @@ HOSTILE = {
     "nothing given": ((), "ckpt"),
     "prior and model": (("task=dna_toy", "ckpt=CKPT"), "ckpt"),
     "prior alone": (("prior={_target_: benchmarks.exact_distributions.Dna}",), "posterior"),
-    "no prior": (("posterior=sgdd", "prior={_target_: benchmarks.exact_distributions.Ring}"), "is not an exact prior"),
+    "no prior": (
+        ("posterior=sgdd", "prior={_target_: benchmarks.exact_distributions.Ring}"),
+        "is not an exact prior",
+    ),
     "one element": (("task=synthetic", "prior.elements=1"), "elements"),
     "unknown field": (("task=dna_toy", "prior.letters=3"), "letters"),
     "no scale": (("task=dna_toy", "operator.scale=[]"), "scale"),
@@ -95,9 +141,18 @@ HOSTILE = {
     "data of a prior": (("task=music_toy", "measurement=test:0"), "data"),
     "a sampler of a prior": (("task=music_toy", "sampler=level_bridge"), "sampler"),
     "scores of a prior": (("task=music_toy", "evaluate=true"), "evaluate"),
-    "a heat bath of a black box": (("task=synthetic", "posterior.likelihood_step=heat_bath"), "heat_bath"),
-    "no examples": (("task=mnist_class", "ckpt=CKPT", "operator.classifier.examples=0"), "examples"),
-    "no class": (("task=mnist_class", "ckpt=CKPT", "operator.label=77", "operator.classifier.examples=9"), "label"),
+    "a heat bath of a black box": (
+        ("task=synthetic", "posterior.likelihood_step=heat_bath"),
+        "heat_bath",
+    ),
+    "no examples": (
+        ("task=mnist_class", "ckpt=CKPT", "operator.classifier.examples=0"),
+        "examples",
+    ),
+    "no class": (
+        ("task=mnist_class", "ckpt=CKPT", "operator.label=77", "operator.classifier.examples=9"),
+        "label",
+    ),
     "pairs of counts": (("task=mnist_xor", "ckpt=CKPT", "measurement=test:0"), "0 and 1"),
 }
 

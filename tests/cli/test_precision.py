@@ -22,23 +22,32 @@ from tests.cli.conftest import TINY
 
 
 def settings(bfloat16: bool = True, **trainer: Any) -> dict[str, Any]:
-    return {"trainer": {"precision": "auto", "accelerator": "cpu", **trainer}, "sampler": {"bfloat16": bfloat16}}
+    return {
+        "trainer": {"precision": "auto", "accelerator": "cpu", **trainer},
+        "sampler": {"bfloat16": bfloat16},
+    }
 
 
-@pytest.mark.parametrize(("ratio", "chosen"), [(0.5, "bf16-mixed"), (0.9, "32-true"), (1.4, "32-true")])
+@pytest.mark.parametrize(
+    ("ratio", "chosen"), [(0.5, "bf16-mixed"), (0.9, "32-true"), (1.4, "32-true")]
+)
 def test_auto_is_the_quicker_one_and_the_sampler_follows(
     ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda: ratio)
     found = with_precision(settings(), tmp_path)
-    assert found["trainer"]["precision"] == chosen and found["sampler"]["bfloat16"] is (chosen == "bf16-mixed")
+    assert found["trainer"]["precision"] == chosen and found["sampler"]["bfloat16"] is (
+        chosen == "bf16-mixed"
+    )
     assert with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
     assert with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
     given = settings(precision="64-true")
     assert with_precision(given, tmp_path) == given
 
 
-@pytest.mark.parametrize(("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)])
+@pytest.mark.parametrize(
+    ("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)]
+)
 def test_threads_on_a_machine_that_is_busy_are_named(load: float, threads: int, said: bool) -> None:
     assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is said
 
@@ -54,10 +63,21 @@ def test_a_run_keeps_what_it_began_with(
     for ratio, steps in ((0.5, 2), (2.0, 4)):
         monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda ratio=ratio: ratio)
         words = [*TINY, "trainer.precision=auto", "metrics=none", "callbacks.samples=null"]
-        words += ["run_id=a", "trainer.accelerator=cpu", f"trainer.max_steps={steps}", f"runs_dir={tmp_path}"]
+        words += [
+            "run_id=a",
+            "trainer.accelerator=cpu",
+            f"trainer.max_steps={steps}",
+            f"runs_dir={tmp_path}",
+        ]
         runs.append(program.train(compose("train", words)))
-        assert yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"] == "bf16-mixed"
-    assert runs[0] == runs[1] and "numbers: bf16-mixed, as in the run so far" in capsys.readouterr().out
+        assert (
+            yaml.safe_load((runs[-1] / "config.yaml").read_text())["trainer"]["precision"]
+            == "bf16-mixed"
+        )
+    assert (
+        runs[0] == runs[1]
+        and "numbers: bf16-mixed, as in the run so far" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(("native", "chosen"), [(True, "bf16-mixed"), (False, "32-true")])
@@ -67,7 +87,9 @@ def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
     def is_bf16_supported(including_emulation: bool = True) -> bool:
         return native or including_emulation
 
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda")
+    )
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     on_gpu = with_precision(settings(accelerator="gpu"), tmp_path)
     assert on_gpu["trainer"]["precision"] == chosen

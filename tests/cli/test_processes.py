@@ -1,4 +1,4 @@
-"""Every process by name: trained, sampled with and without correctors, and scored by the same commands."""
+"""Every process is trained, sampled with and without correctors, and scored by one command."""
 
 import json
 
@@ -13,7 +13,9 @@ def deep(*processes):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("process", ["uniform", *deep("birth_death", "absorbing", "ordinal", "discrete_absorbing")])
+@pytest.mark.parametrize(
+    "process", ["uniform", *deep("birth_death", "absorbing", "ordinal", "discrete_absorbing")]
+)
 def test_training_ends_well(run, tmp_path, process):
     tiny = [option for option in TINY if "val_check" not in option]
     arguments = [f"process={process}", "trainer.max_steps=20", "trainer.val_check_interval=20"]
@@ -29,33 +31,58 @@ def test_training_ends_well(run, tmp_path, process):
 @pytest.mark.parametrize("process", ["birth_death", *deep("uniform", "absorbing", "ordinal")])
 def test_correctors(run, tmp_path, process):
     """With as many evaluations more as there are corrections, and other samples for it."""
-    made = run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
+    made = run(
+        "train",
+        *TINY,
+        f"process={process}",
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert made.code == 0, made.err
     samples = {}
     for steps in (0, 2):
         ckpt, out = next(tmp_path.glob("*/a")), tmp_path / str(steps)
-        outcome = run("sample", f"ckpt={ckpt}", "num_samples=4", f"out={out}", f"sampler.correction.steps={steps}")
+        outcome = run(
+            "sample",
+            f"ckpt={ckpt}",
+            "num_samples=4",
+            f"out={out}",
+            f"sampler.correction.steps={steps}",
+        )
         assert outcome.code == 0, outcome.err
         assert f"{8 + 7 * steps} network evaluations" in outcome.out
         samples[steps] = np.load(out / "samples.npz")["samples"]
     assert samples[2].max() <= 16 and (samples[0] != samples[2]).any()
-    bound = run("sample", f"ckpt={ckpt}", "num_samples=4", "evaluate=true", "likelihood.finite_steps=4")
+    bound = run(
+        "sample", f"ckpt={ckpt}", "num_samples=4", "evaluate=true", "likelihood.finite_steps=4"
+    )
     bound.assert_refused("likelihood.finite_steps", "pure death")
 
 
 REFUSED = {
-    "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.correction.steps=1"], "no rates"),
-    "a distribution of levels of an endless process": (
-        ["process=birth_death", "head=levels", "loss=cross_entropy", "sampler=level_bridge"], "finitely many",
+    "rates of a chain": (
+        ["process=discrete_uniform", "sampler.num_steps=8", "sampler.correction.steps=1"],
+        "no rates",
     ),
-}  # fmt: skip
+    "a distribution of levels of an endless process": (
+        ["process=birth_death", "head=levels", "loss=cross_entropy", "sampler=level_bridge"],
+        "finitely many",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_settings_that_cannot_work_are_refused(run, tmp_path, name):
     arguments, word = REFUSED[name]
-    tiny = [option for option in TINY if option.split("=")[0] not in {a.split("=")[0] for a in arguments}]
-    run("train", *tiny, *arguments, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
+    tiny = [
+        option
+        for option in TINY
+        if option.split("=")[0] not in {a.split("=")[0] for a in arguments}
+    ]
+    run(
+        "train", *tiny, *arguments, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
+    ).assert_refused(word)
     assert not (tmp_path / "runs").exists()
 
 

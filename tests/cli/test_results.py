@@ -22,7 +22,10 @@ REPORT = {
     "values": {"fd": 3.0, "class_share_digits_0": 0.5, "bits_per_dim_test": 3.62, "alone": 1.0},
     "held_out_data": {"num_samples": 9, "values": {"fd": 1.0, "class_share_digits_0": 0.4}},
     "baseline": {"name": "gaussian_copula", "num_samples": 9, "values": {"fd": 8.0}},
-    "baselines": {"bits_per_dim_test": {"poisson": 5.0, "negative_binomial": 4.13}, "another": {"poisson": 1.0}},
+    "baselines": {
+        "bits_per_dim_test": {"poisson": 5.0, "negative_binomial": 4.13},
+        "another": {"poisson": 1.0},
+    },
 }
 
 
@@ -37,7 +40,12 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
     graphs = {"values": flow, "references": {"ess": {"annealed": 0.4}}}
     known = {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
     assert collect_references(graphs, GraphDraw.references) == known
-    tours = {"tour_length": 4.1, "tour_length_exact": 4.0, "gap": 0.02, "gap_of_polar_tour_with_two_opt": 0.01}
+    tours = {
+        "tour_length": 4.1,
+        "tour_length_exact": 4.0,
+        "gap": 0.02,
+        "gap_of_polar_tour_with_two_opt": 0.01,
+    }
     near = {"tour_length": {"exact": 4.0}, "gap": {"of_polar_tour_with_two_opt": 0.01}}
     assert collect_references({"values": tours}, ShuffleDraw.references) == near
     bounds = {"log_z_exact": 1.1, "elbo": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1}
@@ -50,7 +58,9 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
     posterior = {"log_likelihood": -35.0, "log_likelihood_of_truth": -31.0, "coverage_90": 0.88}
     known = {"log_likelihood": {"of_truth": -31.0}, "coverage_90": {"ideal": 0.9}}
     assert collect_references({"values": posterior}, PosteriorDraw.references) == known
-    assert collect_references({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
+    assert (
+        collect_references({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
+    )
 
 
 def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,8 +77,13 @@ def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
 
 
-def test_errors_stand_behind_their_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_scores({"values": {"val/bits_per_dim": 3.5, "val/bits_per_dim_error": 0.25, "ess": 1}}, tmp_path / "x.json")
+def test_errors_stand_behind_their_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scores(
+        {"values": {"val/bits_per_dim": 3.5, "val/bits_per_dim_error": 0.25, "ess": 1}},
+        tmp_path / "x.json",
+    )
     assert capsys.readouterr().out.splitlines()[0] == "val/bits_per_dim: 3.5000 ± 0.2500"
     assert json.loads((tmp_path / "x.json").read_text())["values"]["val/bits_per_dim_error"] == 0.25
 
@@ -85,6 +100,12 @@ def test_every_value_of_a_report_is_described_by_its_family_or_by_itself() -> No
 
 def test_reports_are_merged_with_all_their_values_and_descriptions() -> None:
     first = {"values": {"a": 1.0, "b": 2.0}, "metric_descriptions": {"a": {}}, "note": "first"}
-    merged = merge_reports(first, {"values": {"b": 3.0}}, {"metric_descriptions": {"b": {}}, "note": "last"})
-    assert merged == {"values": {"a": 1.0, "b": 3.0}, "metric_descriptions": {"a": {}, "b": {}}, "note": "last"}
+    merged = merge_reports(
+        first, {"values": {"b": 3.0}}, {"metric_descriptions": {"b": {}}, "note": "last"}
+    )
+    assert merged == {
+        "values": {"a": 1.0, "b": 3.0},
+        "metric_descriptions": {"a": {}, "b": {}},
+        "note": "last",
+    }
     assert first["values"] == {"a": 1.0, "b": 2.0}

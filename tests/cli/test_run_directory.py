@@ -1,4 +1,4 @@
-"""What a run's directory is called, what a start removes of those before it, and what it leaves to others."""
+"""Names of run directories, and which files a start removes or keeps."""
 
 import os
 from pathlib import Path
@@ -26,9 +26,17 @@ def test_a_start_removes_what_killed_ones_left_and_nothing_that_is_being_written
     (run / "samples/final").mkdir(parents=True)
     (run / "checkpoints").mkdir()
     name = f"-{'0' * 32}{PART}"
-    gone = [run / f".metrics{name}", run / f"checkpoints/.last{name}", run / f"samples/.final{name}.npz"]
+    gone = [
+        run / f".metrics{name}",
+        run / f"checkpoints/.last{name}",
+        run / f"samples/.final{name}.npz",
+    ]
     gone += [run / f"samples/.step_0000010{name}", run / f"samples/final/.trajectory{name}"]
-    kept = [run / f"samples/.grid{name}", run / f"samples/.samples{name}.npz", run / f"samples/.drawn{name}.batches"]
+    kept = [
+        run / f"samples/.grid{name}",
+        run / f"samples/.samples{name}.npz",
+        run / f"samples/.drawn{name}.batches",
+    ]
     for path in (*gone, *kept):
         path.write_text("part")
     for path in kept[1:]:
@@ -38,7 +46,9 @@ def test_a_start_removes_what_killed_ones_left_and_nothing_that_is_being_written
         assert all(path.exists() for path in kept)
 
 
-def test_files_of_others_are_refused_and_settings_that_another_process_has_just_written_are_not(tmp_path, monkeypatch):
+def test_files_of_others_are_refused_and_settings_that_another_process_has_just_written_are_not(
+    tmp_path, monkeypatch
+):
     config = {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)}
     (there := tmp_path / "a/b/config.yaml").parent.mkdir(parents=True)
     there.write_text("{}")
@@ -57,7 +67,9 @@ def test_a_file_in_place_of_a_folder_is_refused_before_training(name, tmp_path):
         (tmp_path / "a/b/checkpoints").rmdir()
     (tmp_path / "a/b" / name).write_text("mine")
     with pytest.raises(UserError, match=f"{name} is not a folder"):
-        check_run(tmp_path / "a/b", {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)})
+        check_run(
+            tmp_path / "a/b", {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)}
+        )
 
 
 def test_a_pipe_in_the_folder_of_a_model_is_refused_before_training(tmp_path):

@@ -18,7 +18,9 @@ def test_batches_become_one_array(tmp_path, shape, dtype):
             assert not (tmp_path / "samples.npz").exists()
     expected = counts.permute(0, 2, 3, 1) if counts.ndim == 4 else counts
     archive = np.load(tmp_path / "samples.npz")
-    assert archive.files == ["samples", "weight"] and np.array_equal(archive["samples"], expected.numpy())
+    assert archive.files == ["samples", "weight"] and np.array_equal(
+        archive["samples"], expected.numpy()
+    )
     assert np.array_equal(archive["weight"], counts.flatten(1)[:, 0].numpy())
     with sample_file(tmp_path / "whole.npz", 10) as write:
         write({"samples": counts})

@@ -14,11 +14,20 @@ from tests.cli.conftest import train
 from tests.killed import assert_same, kill, outcome
 
 SMALL = (
-    "network.width=16", "network.depth=1", "network.heads=2", "batch_size=8", "dataset.held_out=12",
-    "trainer.val_check_interval=4", "trainer.accelerator=cpu", "trainer.devices=1", "trainer.log_every_n_steps=2",
-    "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=2", "callbacks.samples.every_n_steps=4",
+    "network.width=16",
+    "network.depth=1",
+    "network.heads=2",
+    "batch_size=8",
+    "dataset.held_out=12",
+    "trainer.val_check_interval=4",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "trainer.log_every_n_steps=2",
+    "callbacks.progress=null",
+    "callbacks.checkpoints.every_n_steps=2",
+    "callbacks.samples.every_n_steps=4",
     "callbacks.samples.num_samples=4",
-)  # fmt: skip
+)
 JIGSAW = ("family=shuffle", "dataset=jigsaw_digits", *SMALL)
 
 
@@ -35,7 +44,10 @@ def trained(tmp_path_factory):
 
 @pytest.mark.deep
 def test_a_label_free_run_is_killed_and_continues_bit_for_bit(run, trained):
-    settings, cut = [*LABEL_FREE, f"runs_dir={trained.parents[1]}", "run_id=cut"], trained.with_name("cut")
+    settings, cut = (
+        [*LABEL_FREE, f"runs_dir={trained.parents[1]}", "run_id=cut"],
+        trained.with_name("cut"),
+    )
     kill(settings, cut)
     assert run("train", *settings).code == 0
     assert_same(cut, trained)
@@ -70,9 +82,15 @@ def test_sample_k_alone_and_scores(run, trained, tmp_path):
     report = json.loads((tmp_path / "whole/metrics.json").read_text())
     right = (all_["permutation"] == all_["truth"]).all(1).mean()
     assert report["values"]["accuracy"] == pytest.approx(right)
-    assert {"correct", "kendall_ranks", "kendall_lists", "rmse", "mae", "accuracy_ceiling", "nll_bits"} <= set(
-        report["values"]
-    )
+    assert {
+        "correct",
+        "kendall_ranks",
+        "kendall_lists",
+        "rmse",
+        "mae",
+        "accuracy_ceiling",
+        "nll_bits",
+    } <= set(report["values"])
     assert report["decoding"] == "sample" and report["labels"] is False
     for picture in ("jigsaws.png", "trajectory.webp", "trajectory.png"):
         assert (tmp_path / "whole" / picture).exists()
@@ -84,17 +102,31 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     rows = torch.arange(5).unsqueeze(1)
     np.savez(tmp_path / "mine.npz", items=batch["items"][rows, batch["given"]].numpy())
     options = [f"ckpt={trained}", "device=cpu", f"out={tmp_path / 'out'}"]
-    solved = run("sample", *options, f"input={tmp_path / 'mine.npz'}", "decoder=beam", "decoder.width=5")
+    solved = run(
+        "sample", *options, f"input={tmp_path / 'mine.npz'}", "decoder=beam", "decoder.width=5"
+    )
     assert solved.code == 0, solved.err
     found = np.load(tmp_path / "out/permutations.npz")
     assert found["permutation"].shape == (5, 4) and "truth" not in found.files
-    asked = ("decoder=best", "top=3", "draws=6", "given=A before C and D first", f"out={tmp_path / 'asked'}")
+    asked = (
+        "decoder=best",
+        "top=3",
+        "draws=6",
+        "given=A before C and D first",
+        f"out={tmp_path / 'asked'}",
+    )
     assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *asked).code == 0
     told = np.load(tmp_path / "asked/permutations.npz")
-    assert told["top"].shape == (5, 3, 4) and (told["draws"][..., 0] == 3).all() and bool(told["certified"].all())
+    assert (
+        told["top"].shape == (5, 3, 4)
+        and (told["draws"][..., 0] == 3).all()
+        and bool(told["certified"].all())
+    )
     np.testing.assert_array_equal(told["permutation"], told["top"][:, 0])
     np.testing.assert_allclose(told["top_log_prob"], np.sort(told["top_log_prob"])[:, ::-1])
-    assert np.exp(told["top_log_prob"]).sum(1) == pytest.approx(1, abs=1e-5)  # three orders fulfil it
+    assert np.exp(told["top_log_prob"]).sum(1) == pytest.approx(
+        1, abs=1e-5
+    )  # three orders fulfil it
     np.savez(tmp_path / "bad.npz", items=np.zeros((3, 9, 1, 4, 4)))
     run("sample", *options, f"input={tmp_path / 'bad.npz'}").assert_refused("items must be")
     run("sample", *options, "decoder=beam", "decoder.width=0").assert_refused("width")
@@ -114,7 +146,9 @@ def test_two_processes_solve_alike(run, trained, tmp_path):
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
     shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
-    assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
+    assert (tmp_path / "one/permutations.npz").read_bytes() == (
+        tmp_path / "two/permutations.npz"
+    ).read_bytes()
 
 
 def test_it_plans(run, tmp_path):
@@ -126,15 +160,29 @@ VARIANTS = {
     "single": ("family=shuffle", "dataset=one_permutation", "loss=random_time"),
     "tours": ("family=shuffle", "dataset=tsp", "dataset.cities=5"),
     "transposition": (*JIGSAW[:2], "shuffle=transposition", "reverse=inverse_transposition"),
-    "insertion": ("family=shuffle", "dataset=sort_digits", "shuffle=insertion", "shuffle.schedule=[0,1,2]",
-                  "reverse=inverse_insertion", "decoder=beam", "network/encoder=plain"),
-}  # fmt: skip
+    "insertion": (
+        "family=shuffle",
+        "dataset=sort_digits",
+        "shuffle=insertion",
+        "shuffle.schedule=[0,1,2]",
+        "reverse=inverse_insertion",
+        "decoder=beam",
+        "network/encoder=plain",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_other_distributions_and_puzzles_train(run, tmp_path, name):
-    done = run("train", *VARIANTS[name], *SMALL, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a",
-               "callbacks.samples.every_n_steps=2")  # fmt: skip
+    done = run(
+        "train",
+        *VARIANTS[name],
+        *SMALL,
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+        "callbacks.samples.every_n_steps=2",
+    )
     assert done.code == 0, done.err
     assert "val/greedy_accuracy" in done.out
 
@@ -161,22 +209,33 @@ WRONG = {
     "a schedule of fractions": (lambda p: ["shuffle.schedule=[0,1.5]"], "whole"),
     "an endless schedule": (lambda p: ["shuffle.schedule=[0,99]"], "40"),
     "an inverse shuffle with merged steps": (
-        lambda p: ["reverse=inverse_riffle", "shuffle.schedule=[0,2,5]"], "single"),
+        lambda p: ["reverse=inverse_riffle", "shuffle.schedule=[0,2,5]"],
+        "single",
+    ),
     "an inverse shuffle of another": (lambda p: ["reverse=inverse_insertion"], "RandomInsertion"),
-    "a list of one": (lambda p: ["family=shuffle", "dataset=sort_digits", "dataset.length=1"], "length"),
+    "a list of one": (
+        lambda p: ["family=shuffle", "dataset=sort_digits", "dataset.length=1"],
+        "length",
+    ),
     "a piece": (lambda p: ["dataset.pieces=1"], "pieces"),
     "too many pieces": (lambda p: ["dataset.pieces=9"], "pieces"),
     "two cities": (lambda p: ["family=shuffle", "dataset=tsp", "dataset.cities=2"], "cities"),
     "an impossible tour": (lambda p: tours(p, "0 0 1 1 1 0 output 1 2 2 1"), "line 2"),
     "a damaged tour": (lambda p: tours(p, "0 0 1 x 1 0 output 1 2 3 1"), "line 2"),
-    "no file of tours": (lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"], "no such file"),
+    "no file of tours": (
+        lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"],
+        "no such file",
+    ),
     "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
-    "labels that points cannot do without": (lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"], "labels"),
+    "labels that points cannot do without": (
+        lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"],
+        "labels",
+    ),
     "a beam of nothing": (lambda p: ["decoder=beam", "decoder.width=0"], "width"),
     "a network of other items": (lambda p: ["network/encoder=points"], "cannot read pieces"),
     "one draw": (lambda p: ["loss=label_free", "loss.draws=1"], "draws"),
     "images that are no puzzles": (lambda p: ["dataset=mnist"], ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -184,30 +243,59 @@ def test_wrong_command_lines(run, tmp_path, name):
     make, word = WRONG[name]
     given = make(tmp_path)
     own = any(one.startswith(("experiment=", "family=")) for one in given)
-    first = [] if own else [word for word in JIGSAW[:2] if not any(one.startswith("dataset=") for one in given)]
-    run("train", *first, *given, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
+    first = (
+        []
+        if own
+        else [word for word in JIGSAW[:2] if not any(one.startswith("dataset=") for one in given)]
+    )
+    run(
+        "train", *first, *given, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
+    ).assert_refused(word)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.deep
 def test_baselines_report_like_models(run, tmp_path):
     common = [*SMALL, "dataset.held_out=70", f"runs_dir={tmp_path}", "trainer.max_steps=2"]
-    assert run("train", "family=shuffle", "dataset=tsp", "baseline=two_opt", *common[3:], "run_id=tours").code == 0
+    assert (
+        run(
+            "train",
+            "family=shuffle",
+            "dataset=tsp",
+            "baseline=two_opt",
+            *common[3:],
+            "run_id=tours",
+        ).code
+        == 0
+    )
     report = json.loads((tmp_path / "tsp/tours/metrics.json").read_text())
-    assert report["labels"] is False and report["evaluations"] == 0 and report["decoding"] == "twoopt"
+    assert (
+        report["labels"] is False and report["evaluations"] == 0 and report["decoding"] == "twoopt"
+    )
     assert report["values"]["gap"] < 0.02 < report["values"]["gap"] + report["values"]["optimal"]
-    matched = run("train", "family=shuffle", "dataset=jigsaw_digits", "baseline=sinkhorn", *common, "run_id=matched")
+    matched = run(
+        "train",
+        "family=shuffle",
+        "dataset=jigsaw_digits",
+        "baseline=sinkhorn",
+        *common,
+        "run_id=matched",
+    )
     assert matched.code == 0, matched.err
     ckpt = tmp_path / "jigsaw_digits/matched"
     options = [f"ckpt={ckpt}", "device=cpu", "num_samples=20", f"out={tmp_path / 'out'}"]
     assert run("sample", *options, "decoder=beam", "decoder.width=4").code == 0
     solved = np.load(tmp_path / "out/permutations.npz")
-    assert (np.sort(solved["permutation"], 1) == np.arange(4)).all() and np.isfinite(solved["log_prob"]).all()
+    assert (np.sort(solved["permutation"], 1) == np.arange(4)).all() and np.isfinite(
+        solved["log_prob"]
+    ).all()
     run("sample", *options, "decoder=two_opt").assert_refused("points")
-    run("train", "family=shuffle", "dataset=jigsaw_digits", "baseline=two_opt", *common).assert_refused("points")
-    run("train", "family=shuffle", "dataset=jigsaw_digits", "loss=sinkhorn", *common).assert_refused(
-        "reverse=assignment"
-    )
+    run(
+        "train", "family=shuffle", "dataset=jigsaw_digits", "baseline=two_opt", *common
+    ).assert_refused("points")
+    run(
+        "train", "family=shuffle", "dataset=jigsaw_digits", "loss=sinkhorn", *common
+    ).assert_refused("reverse=assignment")
 
 
 @pytest.mark.deep

@@ -15,7 +15,9 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
     Image.fromarray(mixed).save(tmp_path / "photo.png")
     main([str(tmp_path / "photo.png"), "grid=3x4", "top=2"])
     told = capsys.readouterr().out
-    assert f"order:   {' '.join(map(str, truth))} (probability" in told and told.count("order:") == 2
+    assert (
+        f"order:   {' '.join(map(str, truth))} (probability" in told and told.count("order:") == 2
+    )
     solved = np.asarray(Image.open(tmp_path / "photo-solved.png"))
     assert np.array_equal(solved, wavy_picture(60, 90)[:60, :88])
     pieces, columns = read_pieces(tmp_path / "photo.png", "3x4")
@@ -25,16 +27,24 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
     again, side = read_pieces(tmp_path / "pieces", None)
     assert columns == 4 and side == 3 and torch.equal(again, pieces[:9])
     # a picture in order is told from nothing but its borders too
-    assert torch.equal(arrange_pieces(pieces[torch.from_numpy(truth)], 4).orders[0], torch.arange(12))
+    assert torch.equal(
+        arrange_pieces(pieces[torch.from_numpy(truth)], 4).orders[0], torch.arange(12)
+    )
 
 
-@pytest.mark.parametrize("arguments, word", [
-    (("photo.png",), "grid=4"), (("photo.png", "grid=four"), "grid=four: the grid"),
-    (("photo.png", "grid=17"), "not 289"),
-    (("photo.png", "grid=4", "colour=red"), "settings are"), (("photo.png", "grid=8", "top=0"), "top must be"),
-    (("none.png", "grid=4"), "no such file"), (("empty", "grid=2"), "0 pictures"),
-    (("photo.png", "grid=9x2"), "2x2 pixels"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        (("photo.png",), "grid=4"),
+        (("photo.png", "grid=four"), "grid=four: the grid"),
+        (("photo.png", "grid=17"), "not 289"),
+        (("photo.png", "grid=4", "colour=red"), "settings are"),
+        (("photo.png", "grid=8", "top=0"), "top must be"),
+        (("none.png", "grid=4"), "no such file"),
+        (("empty", "grid=2"), "0 pictures"),
+        (("photo.png", "grid=9x2"), "2x2 pixels"),
+    ],
+)
 def test_a_command_refuses_in_one_line(tmp_path, capsys, arguments, word):
     Image.fromarray(wavy_picture(16, 16)).save(tmp_path / "photo.png")
     (tmp_path / "empty").mkdir()
@@ -43,10 +53,15 @@ def test_a_command_refuses_in_one_line(tmp_path, capsys, arguments, word):
     assert left.value.code == 2 and word in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments, word", [
-    (("--ckpt", "x"), "--ckpt brings its own graphs"), (("--chains", "2"), "--chains is not used by --method milp"),
-    (("--method", "greedy", "--sweeps", "9"), "--sweeps is not used"), (("--colours", "4"), "--colours is for colouring"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        (("--ckpt", "x"), "--ckpt brings its own graphs"),
+        (("--chains", "2"), "--chains is not used by --method milp"),
+        (("--method", "greedy", "--sweeps", "9"), "--sweeps is not used"),
+        (("--colours", "4"), "--colours is for colouring"),
+    ],
+)
 def test_options_that_are_not_used_are_refused(tmp_path, capsys, arguments, word):
     (tmp_path / "x.edges").write_text("0 1\n1 2\n")
     with pytest.raises(SystemExit) as left:

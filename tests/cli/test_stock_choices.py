@@ -1,4 +1,4 @@
-"""What users of other Lightning and Hydra projects expect: presets, schedules, early stopping, a log file, SLURM."""
+"""Common features of Lightning and Hydra: presets, schedules, early stopping, logs and SLURM."""
 
 import json
 import math
@@ -25,7 +25,9 @@ def composed(*words):
 
 @pytest.mark.parametrize("name", choices("lr_schedule"))
 def test_a_schedule_is_a_choice_that_comes_after_the_recipe(name):
-    settings = composed(f"lr_schedule={name}", "family=flow", "target=ising", "~dataset", "trainer.max_steps=1000")
+    settings = composed(
+        f"lr_schedule={name}", "family=flow", "target=ising", "~dataset", "trainer.max_steps=1000"
+    )
     optimization = instantiate(settings.optimizer, "optimizer")
     rates = [optimization.lr_factor(step) for step in (0, 499, 999)]
     expected = {
@@ -40,13 +42,21 @@ def test_a_schedule_is_a_choice_that_comes_after_the_recipe(name):
 
 
 def test_presets_of_the_trainer():
-    assert composed("trainer=cpu").trainer.accelerator == "cpu" and composed("trainer=cpu").trainer.devices == 1
+    assert (
+        composed("trainer=cpu").trainer.accelerator == "cpu"
+        and composed("trainer=cpu").trainer.devices == 1
+    )
     assert composed("trainer=ddp", "trainer.devices=4").trainer.strategy == "ddp"
     assert composed("trainer=gpu").trainer.max_steps == composed().trainer.max_steps
 
 
 def test_wandb_takes_name_tags_notes_and_group(tmp_path):
-    words = ["logger=wandb", "logger.wandb.name=mine", "logger.wandb.tags=[a,b]", "logger.wandb.notes=why"]
+    words = [
+        "logger=wandb",
+        "logger.wandb.name=mine",
+        "logger.wandb.tags=[a,b]",
+        "logger.wandb.notes=why",
+    ]
     settings = composed(*words, "logger.wandb.group=sweep").logger.wandb
     logger = instantiate(settings, "logger.wandb", save_dir=str(tmp_path))
     expected = {"name": "mine", "tags": ["a", "b"], "notes": "why", "group": "sweep"}
@@ -56,33 +66,68 @@ def test_wandb_takes_name_tags_notes_and_group(tmp_path):
 
 
 def test_early_stopping_ends_a_run_and_the_same_command_knows_that_it_has_ended(run, tmp_path):
-    words = [*TINY, "callbacks=early_stopping", "callbacks.early_stopping.patience=1", "trainer.max_steps=40"]
-    words += ["callbacks.early_stopping.min_delta=1000", f"runs_dir={tmp_path}", "run_id=a", "metrics=none"]
+    words = [
+        *TINY,
+        "callbacks=early_stopping",
+        "callbacks.early_stopping.patience=1",
+        "trainer.max_steps=40",
+    ]
+    words += [
+        "callbacks.early_stopping.min_delta=1000",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+        "metrics=none",
+    ]
     outcome = run("train", *words)
     assert outcome.code == 0, outcome.err
     results = json.loads((tmp_path / "digits/a/metrics.json").read_text())
-    assert results["finished"] and results["training_steps"] == 4  # the second validation, no better than the first
+    assert (
+        results["finished"] and results["training_steps"] == 4
+    )  # the second validation, no better than the first
     again = run("train", *words)
     assert again.code == 0 and "has ended after 4 steps" in again.out
     log = (tmp_path / "digits/a/train.log").read_text()
-    assert log.startswith("# ") and "data:    digits" in log and "report:" in log and log.count("data:") == 1
+    assert (
+        log.startswith("# ")
+        and "data:    digits" in log
+        and "report:" in log
+        and log.count("data:") == 1
+    )
 
 
 def test_early_stopping_needs_validation_data(run, tmp_path):
     words = [*TINY, "callbacks=early_stopping", "dataset.validation=0", f"runs_dir={tmp_path}"]
-    run("train", *words, "callbacks.checkpoints.restore_best=false").assert_refused("validation", "early_stopping=null")
+    run("train", *words, "callbacks.checkpoints.restore_best=false").assert_refused(
+        "validation", "early_stopping=null"
+    )
 
 
 @pytest.mark.parametrize("steps, is_said", [(1, False), (2, True)])
 def test_a_warm_up_longer_than_a_tenth_of_the_run_is_said(run, tmp_path, steps, is_said):
-    words = [*TINY, f"optimizer.warmup_steps={steps}", "trainer.max_steps=10", f"runs_dir={tmp_path}", "run_id=a"]
+    words = [
+        *TINY,
+        f"optimizer.warmup_steps={steps}",
+        "trainer.max_steps=10",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    ]
     outcome = run("train", *words, "metrics=none")
-    assert outcome.code == 0 and ("warm-up: the learning rate rises for 2 of 10 steps" in outcome.out) == is_said
+    assert (
+        outcome.code == 0
+        and ("warm-up: the learning rate rises for 2 of 10 steps" in outcome.out) == is_said
+    )
 
 
 def test_a_log_has_the_error_that_ended_the_run(run, tmp_path):
     poison = "+callbacks.poison={_target_: tests.cli.test_sweeps_and_plan.Bug}"
-    words = [*TINY, poison, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a", "metrics=none"]
+    words = [
+        *TINY,
+        poison,
+        "trainer.max_steps=4",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+        "metrics=none",
+    ]
     with pytest.raises(ZeroDivisionError):
         run("train", *words)
     assert "ZeroDivisionError: a bug" in (tmp_path / "digits/a/train.log").read_text()
@@ -113,7 +158,12 @@ def test_more_tasks_than_processes_of_the_trainer_are_refused(tmp_path, monkeypa
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     config = {
-        "trainer": {"_target_": "pytorch_lightning.Trainer", "accelerator": "cpu", "devices": 1, "max_steps": 1},
+        "trainer": {
+            "_target_": "pytorch_lightning.Trainer",
+            "accelerator": "cpu",
+            "devices": 1,
+            "max_steps": 1,
+        },
         "callbacks": {},
         "logger": {},
     }

@@ -34,7 +34,9 @@ class Guarded(CountData):
     splits: ClassVar[list[str]] = []
     """Of the batches that were read."""
 
-    def batch(self, split: Any, index: torch.Tensor, augment: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def batch(
+        self, split: Any, index: torch.Tensor, augment: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         self.splits.append(split)
         assert split != "test" or not self.guarded, "a batch of test data was read during training"
         return super().batch(split, index, augment)
@@ -74,12 +76,14 @@ class LiftTheGuard(pl.Callback):
 def guarded_digits(holdout: float = 0.2, seed: int = 0, validation: float = 0.1) -> CountData:
     data = digits(holdout, seed, validation)
     names = [name for name in vars(data) if not name.startswith("_")]
-    return Guarded(**{name: getattr(data, name) for name in names if name in CountData.__dataclass_fields__})
+    return Guarded(
+        **{name: getattr(data, name) for name in names if name in CountData.__dataclass_fields__}
+    )
 
 
 @pytest.fixture
 def guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guard the test data from the moment at which the family has its source until the test of the final model."""
+    """Refuse access to the test data until the final model is tested."""
     source = CountDiffusion.source
 
     def guarded(self: CountDiffusion, *arguments: Any, **options: Any) -> CountData:
@@ -97,7 +101,13 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("metrics=digits", *OFTEN),
         ("metrics=counts", *OFTEN, "callbacks.checkpoints.restore_best=true", "conditional=true"),
-        ("metrics=none", "recipe=blackout/counts", "network=counts", "~network.body.width", "~network.body.depth"),
+        (
+            "metrics=none",
+            "recipe=blackout/counts",
+            "network=counts",
+            "~network.body.width",
+            "~network.body.depth",
+        ),
     ],
 )
 def test_no_test_data_are_read_before_the_final_test(run, tmp_path, guard, options):  # type: ignore[no-untyped-def]
@@ -105,7 +115,11 @@ def test_no_test_data_are_read_before_the_final_test(run, tmp_path, guard, optio
     dataset = "dataset._target_=tests.cli.test_three_splits.guarded_digits"
     chosen = [option for option in options if not option.startswith("~")]
     removed = {option.removeprefix("~") for option in options if option.startswith("~")}
-    settings = [setting for setting in RUN if setting.split("=")[0] not in removed and setting != "network=mlp"]
+    settings = [
+        setting
+        for setting in RUN
+        if setting.split("=")[0] not in removed and setting != "network=mlp"
+    ]
     if not removed:
         settings.insert(0, "network=mlp")
     outcome = run("train", *settings, *chosen, callback, dataset, f"runs_dir={tmp_path}")
@@ -118,23 +132,38 @@ def test_no_test_data_are_read_before_the_final_test(run, tmp_path, guard, optio
 
 @pytest.mark.deep
 @pytest.mark.parametrize("reference", ["train", "test"])
-def test_test_data_change_nothing_but_the_numbers_of_the_final_test(run, tmp_path, monkeypatch, reference):  # type: ignore[no-untyped-def]
+def test_test_data_change_nothing_but_the_numbers_of_the_final_test(
+    run, tmp_path, monkeypatch, reference
+):  # type: ignore[no-untyped-def]
     """Weights, chosen checkpoint, curves and validation metrics are the same for any test data."""
-    options = ("metrics=digits", *OFTEN, "callbacks.checkpoints.restore_best=true", "optimizer.lr=0.3")
+    options = (
+        "metrics=digits",
+        *OFTEN,
+        "callbacks.checkpoints.restore_best=true",
+        "optimizer.lr=0.3",
+    )
     options += (f"metrics.reference={reference}",)
     for name, share in (("plain", 1), ("dark", 0)):
 
-        def changed(holdout: float = 0.2, seed: int = 0, validation: float = 0.1, share: int = share) -> CountData:
+        def changed(
+            holdout: float = 0.2, seed: int = 0, validation: float = 0.1, share: int = share
+        ) -> CountData:
             data = digits(holdout, seed, validation)
             return replace(data, test=data.test * share)
 
         changed.__module__, changed.__qualname__ = "blackout.data", "digits"
-        monkeypatch.setattr(blackout.data, "digits", component("dataset", passed=("source",))(changed))
+        monkeypatch.setattr(
+            blackout.data, "digits", component("dataset", passed=("source",))(changed)
+        )
         outcome = run("train", *RUN, *options, f"runs_dir={tmp_path / name}")
         assert outcome.code == 0, outcome.err
     plain, dark = (tmp_path / name / "digits/a" for name in ("plain", "dark"))
-    assert (plain / "model/model.safetensors").read_bytes() == (dark / "model/model.safetensors").read_bytes()
-    values = [json.loads((folder / "metrics.json").read_text())["values"] for folder in (plain, dark)]
+    assert (plain / "model/model.safetensors").read_bytes() == (
+        dark / "model/model.safetensors"
+    ).read_bytes()
+    values = [
+        json.loads((folder / "metrics.json").read_text())["values"] for folder in (plain, dark)
+    ]
     assert values[0]["test/bits_per_dim"] > values[1]["test/bits_per_dim"] + 0.1
     same = [name for name in values[0] if not name.startswith("test/") and "_test" not in name]
     score = "frechet_distance_digits" if reference == "train" else "frechet_distance_digits_val"
@@ -145,25 +174,46 @@ def test_test_data_change_nothing_but_the_numbers_of_the_final_test(run, tmp_pat
         with (folder / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
         timed = re.compile("second|test")
-        curves.append([{name: x for name, x in row.items() if not timed.search(name)} for row in rows])
+        curves.append(
+            [{name: x for name, x in row.items() if not timed.search(name)} for row in rows]
+        )
     assert curves[0] == curves[1]
 
 
 @pytest.mark.deep
 def test_the_checkpoint_is_the_best_of_validation_and_the_test_is_of_its_model(run, tmp_path):  # type: ignore[no-untyped-def]
     """Of most bits, which the first weights have, so that the last weights are not the model."""
-    options = ("metrics=none", "callbacks.checkpoints.restore_best=true", "callbacks.checkpoints.mode=max")
-    outcome = run("train", *RUN, *options, "ema_decay=0", "optimizer.warmup_steps=1", f"runs_dir={tmp_path}")
+    options = (
+        "metrics=none",
+        "callbacks.checkpoints.restore_best=true",
+        "callbacks.checkpoints.mode=max",
+    )
+    outcome = run(
+        "train", *RUN, *options, "ema_decay=0", "optimizer.warmup_steps=1", f"runs_dir={tmp_path}"
+    )
     assert outcome.code == 0, outcome.err
     folder = tmp_path / "digits/a"
     with (folder / "metrics.csv").open() as file:
-        bits = {int(row["step"]) + 1: float(row["val/bits_per_dim"]) for row in csv.DictReader(file)
-                if row["val/bits_per_dim"] and int(row["step"]) < 7}  # fmt: skip
+        bits = {
+            int(row["step"]) + 1: float(row["val/bits_per_dim"])
+            for row in csv.DictReader(file)
+            if row["val/bits_per_dim"] and int(row["step"]) < 7
+        }
     values = json.loads((folder / "metrics.json").read_text())["values"]
-    assert values["val/bits_per_dim"] == pytest.approx(bits[2], rel=1e-3) and bits[2] == max(bits.values())
+    assert values["val/bits_per_dim"] == pytest.approx(bits[2], rel=1e-3) and bits[2] == max(
+        bits.values()
+    )
     assert "which is best on validation data" in outcome.out
-    sampled = run("sample", f"ckpt={folder}", "num_samples=2", "evaluate=true", "metrics=none", "likelihood.repeats=8",
-                  "likelihood.images=359", f"out={tmp_path / 'out'}")  # fmt: skip
+    sampled = run(
+        "sample",
+        f"ckpt={folder}",
+        "num_samples=2",
+        "evaluate=true",
+        "metrics=none",
+        "likelihood.repeats=8",
+        "likelihood.images=359",
+        f"out={tmp_path / 'out'}",
+    )
     assert sampled.code == 0, sampled.err
     again = json.loads((tmp_path / "out/metrics.json").read_text())["values"]["bits_per_dim_test"]
     assert values["test/bits_per_dim"] == pytest.approx(again, rel=0.05)
@@ -177,18 +227,25 @@ def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path): 
     assert "1,438 training + 0 validation + 359 test samples" in outcome.out
     folder = tmp_path / "digits/a"
     values = json.loads((folder / "metrics.json").read_text())["values"]
-    assert "test/bits_per_dim" in values and not [name for name in values if name.startswith("val/")]
+    assert "test/bits_per_dim" in values and not [
+        name for name in values if name.startswith("val/")
+    ]
     assert not (folder / "checkpoints/best.ckpt").exists()
     with (folder / "metrics.csv").open() as file:
-        scored = [int(row["step"]) + 1 for row in csv.DictReader(file) if row["frechet_distance_digits"]]
+        scored = [
+            int(row["step"]) + 1 for row in csv.DictReader(file) if row["frechet_distance_digits"]
+        ]
     assert scored[:3] == [2, 4, 6]  # between steps, where there is no validation
     run("train", *without, "callbacks.checkpoints.restore_best=true").assert_refused(
-        "the best checkpoint is chosen on validation data, and digits has none", "dataset.validation=0.1"
+        "the best checkpoint is chosen on validation data, and digits has none",
+        "dataset.validation=0.1",
     )
     monitor = "callbacks.checkpoints.monitor=frechet_distance_digits"
     run("train", *without, monitor).assert_refused("omit callbacks.checkpoints")
     counts = ("metrics=counts", "callbacks.scores.every_n_steps=2", "run_id=b")
-    run("train", *without, *counts).assert_refused("no validation data to compare samples with during training")
+    run("train", *without, *counts).assert_refused(
+        "no validation data to compare samples with during training"
+    )
 
 
 def test_the_summary_and_the_inspection_of_a_file_state_all_sizes(run, tmp_path, capsys):  # type: ignore[no-untyped-def]
@@ -207,7 +264,9 @@ def test_the_summary_and_the_inspection_of_a_file_state_all_sizes(run, tmp_path,
 def test_a_checkpoint_is_saved_by_validations_of_training_alone() -> None:
     """The final validation and the test choose nothing."""
     checkpoints = Checkpoints("nowhere")
-    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
     checkpoints.on_validation_start(trainer, None)  # type: ignore[arg-type]
     checkpoints.on_validation_end(trainer, None)  # type: ignore[arg-type]
     assert checkpoints.best == {}
@@ -217,9 +276,24 @@ def test_a_checkpoint_is_saved_by_validations_of_training_alone() -> None:
 def test_real_files_keep_their_own_splits(run, tmp_path: Path):  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(0)
     sizes = {"train": 30, "val": 7, "test": 5}
-    np.savez(tmp_path / "x.npz", **{split: rng.poisson(3, (size, 4)) for split, size in sizes.items()})
-    options = ("family=blackout", "recipe=blackout/counts", "dataset=counts", f"dataset.path={tmp_path / 'x.npz'}")
-    outcome = run("train", *options, "metrics=none", "trainer.max_steps=2", "callbacks.progress=null",
-                  "trainer.val_check_interval=2", "callbacks.samples=null", f"runs_dir={tmp_path}")  # fmt: skip
+    np.savez(
+        tmp_path / "x.npz", **{split: rng.poisson(3, (size, 4)) for split, size in sizes.items()}
+    )
+    options = (
+        "family=blackout",
+        "recipe=blackout/counts",
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'x.npz'}",
+    )
+    outcome = run(
+        "train",
+        *options,
+        "metrics=none",
+        "trainer.max_steps=2",
+        "callbacks.progress=null",
+        "trainer.val_check_interval=2",
+        "callbacks.samples=null",
+        f"runs_dir={tmp_path}",
+    )
     assert outcome.code == 0, outcome.err
     assert "x, 30 training + 7 validation + 5 test samples" in outcome.out

@@ -1,4 +1,4 @@
-"""Components as a user writes them: some with a bug, one that follows the protocol to the letter."""
+"""Components as users write them: some have a bug, one follows the protocol exactly."""
 
 import torch
 from torch import nn
