@@ -172,6 +172,27 @@ def run(
     return run
 
 
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Return a function that calls the `main` of a command and returns its `Outcome`."""
+    monkeypatch.setattr(Figure, "savefig", save_blank)
+
+    def command(main: Callable[[], object], *words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return command
+
+
 TINY = (
     "network=mlp",
     "network.body.width=16",
@@ -189,6 +210,17 @@ TINY = (
     "validation_draws=1",
 )
 """A perceptron of a few thousand weights on the embedded digits."""
+
+
+@pytest.fixture
+def trained_model(run: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the run directory of a small MLP, which the first test that uses it trains."""
+    folder = tmp_path_factory.getbasetemp() / "trained_model"
+    if not (folder / "digits/a").exists():
+        settings = ("trainer.max_steps=4", "run_id=a", f"runs_dir={folder}", "metrics=none")
+        outcome = run("train", *TINY, *settings)
+        assert outcome.code == 0, outcome.err
+    return folder / "digits/a"
 
 
 def forget_modules(package):

@@ -4,31 +4,29 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from benchmarks import (
     energy_discrepancy,
     graph_methods,
     permutation_chain,
     permutation_mixing,
-    table,
 )
 from blackout import load_model
-from blackout.cli import anneal, compare, compress, inspect, programs, report, solve, verify
+from blackout.cli import anneal, compare, compress, solve
 from blackout.cli.run_directory import check_run, running
-from blackout.errors import CommandParser, UserError, run_command
+from blackout.errors import UserError
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.training.export import export_model
-from tests.cli.conftest import TINY, Outcome, save_blank
+from tests.cli.conftest import TINY
 
 FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
+
+
 RING = """
 class Ring:
     levels = 2
@@ -37,6 +35,8 @@ class Ring:
     def log_density(self, x):
         return 0.4 * ((2.0 * x - 1) * (2.0 * x.roll(1, -1) - 1)).sum(-1)
 """
+
+
 SCORED = ("evaluate=true", "metrics=none", "likelihood.images=3")
 
 
@@ -83,25 +83,6 @@ def assert_kept(before):
         if not path.exists() or state(path.parent)[path] != digest
     ]
     assert not lost, lost
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """A side program with a command line, as an outcome; its figures are not drawn."""
-    monkeypatch.setattr(Figure, "savefig", save_blank)
-
-    def command(main, *words):
-        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
-        said = capsys.readouterr()
-        return Outcome(code, said.out, said.err)
-
-    return command
 
 
 ANOTHER = {
@@ -407,85 +388,3 @@ def test_a_request_is_known_by_the_files_it_names(tmp_path):
     assert request_key({"a": [str(tmp_path / "x")]}) == keys[0]
     (tmp_path / "x").write_text("12")
     assert request_key({"a": [str(tmp_path / "x")]}) != keys[0] != request_key({"a": []})
-
-
-def raising(error):
-    def act(given):
-        raise error
-
-    return act
-
-
-@pytest.mark.parametrize(
-    "error, code, said",
-    [
-        (UserError("bad\n input"), 2, "error: bad input\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-        (UserError("\x1b[2J\ud800\u202e"), 2, "error: \\x1b[2J\\ud800\\u202e\n"),
-        (
-            OSError(28, "No space left on device", "x.npz"),
-            2,
-            "error: x.npz: No space left on device; remove files, "
-            "or choose a folder on another disk\n",
-        ),
-        (
-            FileNotFoundError(2, "No such file or directory", "y"),
-            2,
-            "error: y: No such file or directory\n",
-        ),
-    ],
-)
-def test_programs_end_in_one_line(capsys, error, code, said):
-    with pytest.raises(SystemExit) as left:
-        run_command(raising(error), CommandParser("x"), [])
-    assert left.value.code == code and capsys.readouterr().err == said
-
-
-def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_developers(capsys):
-    def warn(given):
-        warnings.warn("few\x1b samples", stacklevel=1)
-        warnings.warn("an old name", FutureWarning, stacklevel=1)
-
-    shown = warnings.showwarning
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "warning: few\\x1b samples"
-    assert (
-        second.startswith("warning: ")
-        and second.endswith("FutureWarning: an old name")
-        and __file__ in second
-    )
-    assert warnings.showwarning is shown
-
-
-def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as left:
-        monkeypatch.setattr(sys, "stdout", left)
-        monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
-        with pytest.raises(SystemExit) as end:
-            programs.run(lambda: print("a line"), "train")
-        assert end.value.code == 1
-        sys.stdout.flush()
-
-
-def test_every_program_has_this_entry(command):
-    for main in (
-        compare.main,
-        report.main,
-        compress.main,
-        solve.main,
-        anneal.main,
-        graph_methods.main,
-        verify.main,
-        energy_discrepancy.main,
-        permutation_chain.main,
-        permutation_mixing.main,
-        inspect.main,
-        table.main,
-    ):
-        command(main, "--no-such-option").assert_refused("")
-    command(inspect.main, "x.npy", "dataset.path=y.npy").assert_refused("settings are")

@@ -1,4 +1,4 @@
-"""Pages on runs: valid HTML, complete without a network and of limited size; and paper tables."""
+"""Pages on runs: valid HTML, complete without a network and of limited size."""
 
 import base64
 import hashlib
@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from html.parser import HTMLParser
@@ -17,15 +16,12 @@ from urllib.parse import quote
 import jinja2
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from benchmarks import table
-from blackout.cli import compare, pages, report, report_page, run_results, run_server
-from blackout.cli.comparison_page import save_comparison
+from blackout.cli import compare, pages, report, report_page, run_server
 from blackout.cli.demo_page import DemoModel, build_page
 from blackout.errors import UserError
-from tests.cli.conftest import ROOT, TINY
+from tests.cli.conftest import TINY
 
 
 @pytest.fixture
@@ -76,7 +72,7 @@ def test_pages_of_runs(runs, run, capsys):
     )  # one more is where large ones are shown
     for content in (page, both):
         assert len(content) < 5_000_000
-        check(content)
+        check_page(content)
 
 
 @pytest.mark.deep
@@ -112,7 +108,7 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
         build_page(shown)
 
 
-def check(content):
+def check_page(content):
     """Check that a page is valid HTML, whose only links are to reports next to it.
 
     Its images have text alternatives, and its policy lets no other script run than its own.
@@ -174,7 +170,7 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
         status, listed, headers = get("/")
         assert status == 200 and "digits/a" in listed and "secret" not in listed and ">7<" in listed
         assert "<script>alert" not in listed and headers["Content-Security-Policy"] == pages.POLICY
-        check(listed.replace('href="/', 'href="'))
+        check_page(listed.replace('href="/', 'href="'))
         assert get("/digits/a/report.html")[:2] == (200, "mine")
         refused = (
             "/digits/a/config.yaml",
@@ -271,7 +267,7 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
             and "54439" not in re.sub('base64,[^"]*', "", page)
         )
         assert "1.2346" in page
-        check(page)
+        check_page(page)
 
 
 def test_tables_and_sections_without_content_are_left_out():
@@ -309,82 +305,11 @@ def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatc
         living()
         known = page.read_text()
         assert "training</span>" in known and f"step {(1, 1, 3)[step - 1]} of 9" in known
-        check(known)
+        check_page(known)
     (tmp_path / "metrics.csv").write_text("a,b\n1,2\n")
     living._next_time = 0.0
     living()  # says nothing, and leaves the page that is there
     assert page.read_text() == known
-
-
-def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_path):
-    for number, (seed, lr, score) in enumerate(
-        ((1, 0.1, 3.0), (2, 0.1, 5.0), (1, 0.2, 0.5), (1, 0.2, 0.7))
-    ):
-        run = tmp_path / str(number)
-        run.mkdir()
-        logger = "{wandb: {}}" if number == 3 else "{}"
-        run.joinpath("config.yaml").write_text(
-            f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n"
-        )
-        values, beside = (
-            {"fd": score, "bits": score, "odd": score},
-            {"fd": {"held_out_data": 2.0, "copula": 9.0}},
-        )
-        content = {
-            "values": values,
-            "references": beside,
-            "metric_descriptions": {"bits": {"better": "lower"}},
-        }
-        run.joinpath("metrics.json").write_text(json.dumps(content))
-    save_comparison([tmp_path / str(number) for number in range(4)], tmp_path / "all.html")
-    rows = re.findall("<tr>(.*?)</tr>", (tmp_path / "all.html").read_text(), re.DOTALL)
-    cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
-    marked = [re.findall('class="number best"[^>]*>([0-9.]+)', row) for row in rows]
-    assert cells[0] == ["runs", "fd", "bits", "odd", "lr"] and cells[3] == [
-        "run",
-        "fd",
-        "bits",
-        "odd",
-        "lr",
-        "seed",
-    ]
-    assert cells[1][2] == "4 <small>&plusmn; 1</small>" and cells[2][0] == "2 seeds"
-    assert marked == [[], [], ["0.6", "0.6"], [], ["3"], [], ["0.5"], []]
-
-
-def test_evidence_has_a_row_for_every_operator(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 0\n")
-    for place, operator, value in (
-        ("pool", "Pool", -30.0),
-        ("blur", "Blur", -31.5),
-        ("blur-2", "Blur", -31.0),
-    ):
-        (tmp_path / place).mkdir()
-        how = {
-            "method": "SMC",
-            "operator": {"name": operator, "size": 2},
-            "measurement": "test:0-3",
-        }
-        values = {
-            "log_evidence": value,
-            "log_evidence_error": 0.25 if value == -30 else "<b>",
-            "fd": 1.0,
-        }
-        (tmp_path / place / "metrics.json").write_text(
-            json.dumps({"values": values, "sampler": how})
-        )
-    save_comparison([tmp_path], tmp_path / "all.html")
-    page = (tmp_path / "all.html").read_text()
-    check(page)
-    table = page[page.index("<h2>Evidence</h2>") :]
-    rows = [
-        re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in table.split("<tr>")[1:]
-    ]
-    assert rows[0] == ["measurement", "operator", "noise", "method", "run", "log_evidence"]
-    assert [row[1] for row in rows[1:]] == ["Blur, size 2", "Blur, size 2", "Pool, size 2"]
-    assert rows[3][-1] == "-30 <small>&plusmn; 0.25</small>"
-    assert re.findall('best" data-value="(.*?)"', table) == ["-30"]
-    assert "log_evidence" not in page[: page.index("<h2>Evidence</h2>")]
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
@@ -392,82 +317,3 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         with pytest.raises(SystemExit, match="2"):
             program.main([str(tmp_path)])
         assert "is not a run directory: it has no config.yaml" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in table.TABLES.glob("*.yaml")))
-def test_every_cell_of_a_table_composes(name):
-    content = table.read_table(name)
-    trainings, samplings = table.jobs(name, content, "runs", [], [])
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        for job in (*trainings, *samplings):
-            config = compose(job.program, list(job.settings))
-            if job.program == "train":
-                assert job.result.parts[:3] == (
-                    config.runs_dir,
-                    config.experiment_name,
-                    config.run_id,
-                )
-            else:
-                assert config.evaluate and str(job.result) == f"{config.out}/metrics.json"
-
-
-def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
-    beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
-    (card,) = run_results.score_cards(
-        {"values": {"distance": 3.0}, "references": {"distance": beside}}
-    )
-    assert card["place"] == 0.5 and [value for _, value in card["references"]] == [1.0, 9.0, 5.0]
-
-
-def test_the_digits_of_a_card_follow_its_error_and_tell_it_from_its_references():
-    values = {
-        "log_z": 15.52341,
-        "log_z_error": 0.00213,
-        "elbo": 15.51234,
-        "fid": 123.456,
-        "count": 12345.6,
-    }
-    references = {"log_z": {"exact": 15.52012}, "elbo": {"exact": 15.52012}}
-    described = {"log_z": {"unit": "nats", "better": "reference"}, "fid": {"better": "lower"}}
-    content = {"values": values, "references": references, "metric_descriptions": described}
-    cards = {card["name"]: card for card in run_results.score_cards(content)}
-    assert cards["log_z"]["value"] == 15.5234 and cards["log_z"]["references"] == [
-        ("exact", 15.5201)
-    ]
-    assert cards["elbo"]["value"] == 15.5123 and cards["elbo"]["references"] == [("exact", 15.5201)]
-    assert cards["fid"]["value"] == 123.5 and cards["count"]["value"] == 12350.0
-    assert cards["log_z"]["unit"] == "nats" and cards["fid"]["better"] == "lower is better"
-    assert cards["count"]["unit"] == "" == cards["count"]["better"]
-
-
-def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, monkeypatch, capfd):
-    scores = iter((4.771, 5.0, 6.0, 7.0))
-
-    def instead(command, check):
-        settings = dict(word.split("=", 1) for word in command[2:])
-        result = (
-            settings.get("out")
-            or f"{settings['runs_dir']}/{settings['experiment_name']}/{settings['run_id']}"
-        )
-        if settings.get("sampler.correction.steps"):  # a signal asks this one to leave
-            return subprocess.CompletedProcess(command, 75)
-        os.makedirs(result)
-        value = {"fid": next(scores), "is": 9.0} if "out" in settings else {}
-        with open(f"{result}/metrics.json", "w") as file:
-            json.dump({"values": value, "finished": True}, file)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(table.subprocess, "run", instead)
-    given = ["blackout_cifar10", "--runs_dir", str(tmp_path)]
-    for expected in (9, 0):  # the second time only the one that left is run
-        with pytest.raises(SystemExit, match="75"):
-            table.main(given)
-        assert capfd.readouterr().out.count("$ ") == expected + 1
-    table.main([*given, "--plan"])
-    shown = capfd.readouterr().out
-    assert (
-        shown.count("done ") == 9 and shown.count("to do") == 5
-    )  # the one that left, and the rows below it
-    assert "4.771 (4.77)" in shown and "- (4.58)" in shown
-    with pytest.raises(SystemExit, match="2"):
-        table.main(["unknown"])

@@ -11,35 +11,27 @@ import numpy as np
 import pytest
 
 from blackout.cli.report_page import save_report
-from blackout.config.choices import choices
 from blackout.posterior import SplitGibbs
-from tests.cli.conftest import TINY
 
 SMALL = ("num_samples=2", "device=cpu")
+
+
 WALK = "sampler.num_steps=4"
+
+
 QUICK = (*SMALL, "posterior=sgdd", "posterior.sweeps=3")
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return tmp_path_factory.mktemp("posterior")
-
-
 @pytest.fixture
-def model(run, runs):
-    """One model for all tests of this file, trained by the first of them."""
-    if not (runs / "digits" / "a").exists():
-        outcome = run(
-            "train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none"
-        )
+def draw(run, trained_model):
+    """Return a function that draws posterior samples into a folder."""
+
+    def draw(out, *options):
+        outcome = run("sample", f"ckpt={trained_model}", f"out={out}", *options)
         assert outcome.code == 0, outcome.err
-    return runs / "digits" / "a"
+        return outcome
 
-
-def draw(run, model, out, *options):
-    outcome = run("sample", f"ckpt={model}", f"out={out}", *options)
-    assert outcome.code == 0, outcome.err
-    return outcome
+    return draw
 
 
 def metrics(out):
@@ -48,12 +40,17 @@ def metrics(out):
 
 @pytest.mark.deep
 @pytest.mark.drawn
-def test_all_files_are_there_and_agree(run, model):
+def test_all_files_are_there_and_agree(run, trained_model):
     outcome = run(
-        "sample", f"ckpt={model}", *QUICK, "task=photons", "measurement=test:3-5", "trajectory=true"
+        "sample",
+        f"ckpt={trained_model}",
+        *QUICK,
+        "task=photons",
+        "measurement=test:3-5",
+        "trajectory=true",
     )
     assert outcome.code == 0, outcome.err
-    out = model / "posterior" / "pool"
+    out = trained_model / "posterior" / "pool"
     samples = np.load(out / "samples.npz")["samples"]
     found = np.load(out / "posterior.npz")
     assert (
@@ -94,12 +91,10 @@ def test_all_files_are_there_and_agree(run, model):
 
 
 @pytest.mark.drawn
-def test_arviz_reads_what_it_judges_as_we_do(run, model, tmp_path):
+def test_arviz_reads_what_it_judges_as_we_do(draw, tmp_path):
     pytest.importorskip("h5py")
     arviz = pytest.importorskip("arviz")
     draw(
-        run,
-        model,
         tmp_path / "a",
         "posterior=sgdd",
         "posterior.sweeps=16",
@@ -116,18 +111,23 @@ def test_arviz_reads_what_it_judges_as_we_do(run, model, tmp_path):
 
 
 @pytest.mark.deep
-def test_a_sample_alone_is_the_same(run, model, tmp_path):
+def test_a_sample_alone_is_the_same(draw, tmp_path):
     options = (*QUICK, "task=photons_thinning", "posterior=sgdd", "measurement=model:2-4")
-    draw(run, model, tmp_path / "all", *options)
-    draw(run, model, tmp_path / "one", *options, "indices=[5,0]")
+    draw(tmp_path / "all", *options)
+    draw(tmp_path / "one", *options, "indices=[5,0]")
     every, some = (np.load(tmp_path / name / "samples.npz")["samples"] for name in ("all", "one"))
     assert np.array_equal(some, every[[5, 0]])
 
 
-def test_measurements_in_a_file(run, model, tmp_path):
+def test_measurements_in_a_file(draw, tmp_path):
     x0 = np.random.default_rng(0).integers(0, 17, (2, 8, 8, 1))
     np.savez(tmp_path / "y.npz", y=x0.reshape(2, 4, 2, 4, 2, 1).sum((2, 4)), x0=x0)
-    draw(run, model, tmp_path / "two", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    draw(
+        tmp_path / "two",
+        *QUICK,
+        "operator=pool",
+        f"measurement={tmp_path / 'y.npz'}",
+    )
     arrays = np.load(tmp_path / "two/posterior.npz")
     assert np.array_equal(arrays["truth"], x0)
     rows = list(csv.DictReader((tmp_path / "two/posterior.csv").open()))
@@ -148,12 +148,17 @@ def test_measurements_in_a_file(run, model, tmp_path):
     )
     assert float(rows[65]["truth"]) == x0[1].sum()
     np.savez(tmp_path / "y.npz", y=x0[0].reshape(4, 2, 4, 2, 1).sum((1, 3)))
-    draw(run, model, tmp_path / "one", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    draw(
+        tmp_path / "one",
+        *QUICK,
+        "operator=pool",
+        f"measurement={tmp_path / 'y.npz'}",
+    )
     assert "psnr" not in metrics(tmp_path / "one")["values"]
 
 
 @pytest.mark.deep
-def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_path):
+def test_a_camera_picture_of_another_program_is_a_measurement(draw, tmp_path):
     """A .tif or .npy without channels, a table, a user's operator, and units of the camera."""
     y = 100.0 + 2.0 * np.random.default_rng(0).poisson(6.0, (4, 4))
     np.save(tmp_path / "y.npy", y)
@@ -171,8 +176,6 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
     )
     for kind in kinds:
         draw(
-            run,
-            model,
             tmp_path / kind,
             *QUICK,
             "operator=pool",
@@ -198,7 +201,7 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
         )
         with warnings.catch_warnings():
             warnings.simplefilter("always")
-            outcome = draw(run, model, tmp_path / name, *QUICK, *options)
+            outcome = draw(tmp_path / name, *QUICK, *options)
         assert ("warning: " in outcome.err and "noise=camera noise.offset" in outcome.err) == warned
     x = np.load(tmp_path / "npy/samples.npz")["samples"].astype(float)
     written = np.quantile(x, found[0]["probabilities"], 0, method="weibull")
@@ -209,8 +212,6 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
     )
     np.save(tmp_path / "rows.npy", y.sum(0).repeat(2)[None])
     draw(
-        run,
-        model,
         tmp_path / "rows",
         *QUICK,
         *rows,
@@ -220,7 +221,7 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
 
 
 @pytest.mark.deep
-def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
+def test_what_is_unknown_is_drawn_with_the_rest(draw, run, trained_model, tmp_path):
     """The gain of a camera, or the width of a blur, told with intervals."""
     camera, blur = (
         ("noise=camera", "noise.gain=unknown:0.5-4"),
@@ -232,7 +233,7 @@ def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
         ("gain", (*camera, *sweeps), 0.5, 4),
         ("width", (*blur, *two), 0.5, 2),
     ):
-        draw(run, model, tmp_path / name, *SMALL, *unknown, "measurement=test:0")
+        draw(tmp_path / name, *SMALL, *unknown, "measurement=test:0")
         found, samples = (
             np.load(tmp_path / name / f"{file}.npz") for file in ("posterior", "samples")
         )
@@ -249,14 +250,16 @@ def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
         (camera[1], "noise.readout=unknown:1-2"),
     ):
         options = (*SMALL, camera[0], *bad, "operator=pool", "posterior=smc", "measurement=test:0")
-        outcome = run("sample", f"ckpt={model}", *options)
+        outcome = run("sample", f"ckpt={trained_model}", *options)
         assert outcome.code == 2 and "unknown" in outcome.err and "Traceback" not in outcome.err
 
 
 @pytest.mark.deep
-def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path, monkeypatch):
+def test_a_kill_between_batches_loses_none_of_those_before(
+    draw, run, trained_model, tmp_path, monkeypatch
+):
     given = (*QUICK, "operator=pool", "measurement=test:0-2", "sampler.batch_size=2")
-    draw(run, model, tmp_path / "whole", *given)
+    draw(tmp_path / "whole", *given)
     real, calls = SplitGibbs.sample, []
 
     def dies(self, *args, **options):
@@ -266,8 +269,8 @@ def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path,
         return real(self, *args, **options)
 
     monkeypatch.setattr(SplitGibbs, "sample", dies)
-    assert run("sample", f"ckpt={model}", f"out={tmp_path / 'part'}", *given).code != 0
-    draw(run, model, tmp_path / "part", *given)
+    assert run("sample", f"ckpt={trained_model}", f"out={tmp_path / 'part'}", *given).code != 0
+    draw(tmp_path / "part", *given)
     assert len(calls) == 4  # the third batch alone is drawn again
     one, other = (np.load(tmp_path / name / "samples.npz") for name in ("whole", "part"))
     assert all(
@@ -281,7 +284,7 @@ def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path,
 
 @pytest.mark.deep
 def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(
-    run, model, tmp_path
+    draw, run, trained_model, tmp_path
 ):
     """An outlier in y, chains that stay where they began, and pasted pixels."""
     y = np.full((2, 4, 4, 1), 20)
@@ -294,7 +297,7 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
         "posterior.last_level=0.01",
         "posterior.start=prior",
     )
-    outcome = run("sample", f"ckpt={model}", "posterior=sgdd", *stuck, *given)
+    outcome = run("sample", f"ckpt={trained_model}", "posterior=sgdd", *stuck, *given)
     assert (
         outcome.code == 0 and "R-hat up to" in outcome.out and "predictive p below" in outcome.out
     )
@@ -303,12 +306,12 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
         line for line in outcome.out.splitlines() if line.startswith("warning: ")
     ]
     assert all(
-        f"<strong>Warning:</strong> {line}" in save_report(model).read_text()
+        f"<strong>Warning:</strong> {line}" in save_report(trained_model).read_text()
         for line in found["warnings"]
     )
     assert found["values"]["r_hat"] > 1.05 and found["values"]["posterior_predictive_p"] < 1e-3
     far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
-    outcome = draw(run, model, tmp_path / "far", *QUICK, *far)
+    outcome = draw(tmp_path / "far", *QUICK, *far)
     assert (
         "known elements contradicted y" in outcome.out
         and metrics(tmp_path / "far")["values"]["repaired_share"] > 0.05
@@ -316,18 +319,16 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
 
 
 @pytest.mark.deep
-def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
-    outcome = draw(run, model, tmp_path, *SMALL, "task=photons_thinning", "measurement=test:0-3")
+def test_auto_says_which_and_no_photon_is_lost(draw, tmp_path):
+    outcome = draw(tmp_path, *SMALL, "task=photons_thinning", "measurement=test:0-3")
     assert "posterior=auto: direct" in outcome.out
     y = np.load(tmp_path / "posterior.npz")["measurement"]
     assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
-    outcome = draw(run, model, tmp_path / "own", *SMALL, "task=photons_thinning", "calibrate=10")
+    outcome = draw(tmp_path / "own", *SMALL, "task=photons_thinning", "calibrate=10")
     assert (
         "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []
     )  # of its own model
     outcome = draw(
-        run,
-        model,
         tmp_path / "all",
         *SMALL,
         "task=photons",
@@ -336,18 +337,18 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     )
     assert "posterior=auto: sgdd" in outcome.out
     box = ("operator=inpaint_box", "posterior=auto", "measurement=test:0")
-    outcome = draw(run, model, tmp_path / "box", *SMALL, *box)
+    outcome = draw(tmp_path / "box", *SMALL, *box)
     assert "posterior=auto: 32 particles" in outcome.out
     values = metrics(tmp_path / "box")["values"]
     assert values["network_evaluations"] == 32 * 23 and math.isfinite(values["log_evidence"])
     assert values["log_evidence_error"] > 0
 
 
-def test_a_likelihood_that_is_not_normalised_has_no_evidence(run, model, tmp_path):
+def test_a_likelihood_that_is_not_normalised_has_no_evidence(draw, tmp_path):
     particles = ("posterior=smc", "posterior.particles=2", WALK, "measurement=test:0")
     for noise, has_evidence in (("flips", False), ("gaussian", True)):
         out = tmp_path / noise
-        draw(run, model, out, *SMALL, "operator=identity", f"noise={noise}", *particles)
+        draw(out, *SMALL, "operator=identity", f"noise={noise}", *particles)
         assert ("log_evidence" in metrics(out)["values"]) == has_evidence
 
 
@@ -368,10 +369,8 @@ METHODS = (
 @pytest.mark.parametrize(
     "method", METHODS, ids=lambda options: "-".join(options).replace("posterior", "")
 )
-def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method):
+def test_every_method_keeps_known_pixels_or_says_so(draw, tmp_path, method):
     draw(
-        run,
-        model,
         tmp_path,
         *SMALL,
         "operator=inpaint_box",
@@ -386,12 +385,16 @@ def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method
 
 
 REWARD = "operator.reward={_target_: tests.cli.user_components.brightness, _partial_: true}"
+
+
 DECODED = (
     "operator=decoded",
     "operator.decoder={_target_: torch.nn.Upsample, scale_factor: 2}",
     "operator.decoded_shape=[1,16,16]",
     "operator.operator={_target_: blackout.posterior.Pool, size: 4}",
 )
+
+
 OPERATORS = (
     ("operator=identity", "noise=gaussian"),
     ("operator=identity", "noise=flips"),
@@ -422,15 +425,15 @@ OPERATORS = (
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda options: "-".join(options)[:40])
-def test_every_operator(run, model, tmp_path, operator):
+def test_every_operator(draw, tmp_path, operator):
     given = () if "operator=reward" in operator else ("measurement=train:7",)
     quick = SMALL if "posterior=noise_denoise" in operator else (*QUICK, "posterior.proposals=5")
-    draw(run, model, tmp_path, *quick, *operator, *given)
+    draw(tmp_path, *quick, *operator, *given)
     assert np.load(tmp_path / "samples.npz")["samples"].shape == (2, 8, 8, 1)
 
 
 @pytest.mark.deep
-def test_masks_and_matrices_from_files(run, model, tmp_path):
+def test_masks_and_matrices_from_files(draw, tmp_path):
     mask = np.random.default_rng(0).random((8, 8, 1)) < 0.5
     np.save(tmp_path / "mask.npy", mask)
     np.save(tmp_path / "matrix.npy", np.kron(np.eye(16), np.ones((1, 4))))
@@ -438,125 +441,9 @@ def test_masks_and_matrices_from_files(run, model, tmp_path):
         f"operator=inpaint operator.mask={tmp_path}/mask.npy",
         f"operator=matrix operator.matrix={tmp_path}/matrix.npy",
     ):
-        draw(run, model, tmp_path / operator[9:14], *QUICK, *operator.split(), "measurement=test:1")
-
-
-def files(path):
-    np.savez(path / "negative.npz", y=-np.ones((4, 4, 1)))
-    np.savez(path / "shape.npz", y=np.ones((5, 4, 1)))
-    np.savez(path / "none.npz", x0=np.ones((4, 4, 1)))
-    np.savez(path / "nan.npz", y=np.full((4, 4, 1), np.nan))
-    np.savez(path / "words.npz", y=np.full((4, 4, 1), "a"))
-    np.savez(path / "bright.npz", y=np.full((8, 8, 1), 40))
-    np.savez(path / "fraction.npz", y=np.full((4, 4, 1), 0.5))
-    np.savez(path / "truth.npz", y=np.ones((4, 4, 1)), x0=np.full((8, 8, 1), 99))
-    (path / "text.npz").write_text("hello")
-    np.save(path / "small.npy", np.ones((3, 3, 1), dtype=bool))
-    np.save(path / "hidden.npy", np.zeros((8, 8, 1), dtype=bool))
-    np.save(path / "below.npy", np.full((2, 64), np.nan))
-    np.save(path / "map.npy", np.ones(5))
-
-
-def of_file(operator, setting):
-    return ("posterior=sgdd", f"operator={operator}", f"operator.{setting}", "measurement=test:0")
-
-
-ENCODED = "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 4}"
-POOL, POINT = (
-    ("posterior=sgdd", "operator=pool"),
-    ("posterior=sgdd", "operator=identity", "measurement=test:0"),
-)
-BRIGHT = "measurement=FILES/bright.npz"
-DIRECT = ("posterior=auto", "operator=identity", "noise=binomial", "measurement=test:0")
-HOSTILE = {
-    "unknown method": (("posterior=sgd", "operator=pool", "measurement=test:0"), "sgdd"),
-    "unknown operator": (("posterior=sgdd", "operator=pol", "measurement=test:0"), "pool"),
-    "unknown task": (("task=photon", "measurement=test:0"), "photons"),
-    "unknown field": ((*POINT, "posterior.sweep=3"), "sweep"),
-    "no operator": (("posterior=sgdd", "measurement=test:0"), "operator"),
-    "no measurement": (POOL, "measurement"),
-    "calibration of a measurement": ((*POOL, "measurement=test:0", "calibrate=20"), "in place of"),
-    "no method": (("operator=pool", "measurement=test:0"), "posterior"),
-    "beyond the split": ((*POOL, "measurement=test:9999"), "9999"),
-    "twice": (("measurement='test:1,1'", *POOL), "twice"),
-    "number alone": ((*POOL, "measurement=17"), "measurement"),
-    "no file": ((*POOL, "measurement=FILES/nothing.npz"), "nothing.npz"),
-    "text": ((*POOL, "measurement=FILES/text.npz"), "text.npz"),
-    "no y": ((*POOL, "measurement=FILES/none.npz"), "no array y"),
-    "another shape": ((*POOL, "measurement=FILES/shape.npz"), "shape"),
-    "negative": ((*POOL, "measurement=FILES/negative.npz"), "y must"),
-    "not a number": ((*POOL, "measurement=FILES/nan.npz"), "finite"),
-    "fractions": ((*POOL, "measurement=FILES/fraction.npz"), "whole"),
-    "impossible": (("posterior=sgdd", "operator=identity", "noise=binomial", BRIGHT), "impossible"),
-    "impossible pixels": (("posterior=sgdd", "operator=inpaint_box", BRIGHT), "impossible"),
-    "pairs of counts": (("posterior=sgdd", "operator=xor", "measurement=test:0"), "0 and 1"),
-    "blocks": ((*POOL, "operator.size=3", "measurement=test:0"), "divide"),
-    "box outside": (
-        ("posterior=sgdd", "operator=inpaint_box", "operator.rows=[3,9]", "measurement=test:0"),
-        "rows",
-    ),
-    "everything hidden": (of_file("inpaint", "mask=FILES/hidden.npy"), "observed"),
-    "mask of another size": (of_file("inpaint", "mask=FILES/small.npy"), "mask"),
-    "no mask": (("posterior=sgdd", "operator=inpaint", "measurement=test:0"), "mask"),
-    "NaN in a matrix": (of_file("matrix", "matrix=FILES/below.npy"), "matrix"),
-    "exact sums": ((*POOL, "noise=exact", "measurement=test:0"), "exact"),
-    "levels out of order": (
-        (*POINT, "posterior.first_level=0.1", "posterior.last_level=1"),
-        "level",
-    ),
-    "levels beyond": ((*POINT, "posterior.first_level=100"), "last time"),
-    "no sweeps": ((*POINT, "posterior.sweeps=0"), "sweeps"),
-    "unknown start": ((*POINT, "posterior.start=middle"), "start"),
-    "direct, no": ((*POOL, "posterior=direct", "measurement=test:0"), "direct"),
-    "overwrite sums": ((*POOL, "posterior=overwrite", "measurement=test:0"), "overwrite"),
-    "beside inpaint": ((*POINT, "inpaint=FILES/text.npz"), "inpaint"),
-    "survival": ((*POINT, "noise=binomial", "noise.survival=1.5"), "survival"),
-    "exposure": ((*POINT, "noise=poisson", "noise.exposure=-1"), "exposure"),
-    "indices": ((*POINT, "indices=[99]"), "indices"),
-    "decoded otherwise": (
-        ("posterior=sgdd", *DECODED, "operator.decoded_shape=[1,8,16]", "measurement=test:0"),
-        "decoded",
-    ),
-    "encoded otherwise": (
-        ("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"),
-        "encoder returns",
-    ),
-    "a reward measures nothing": (
-        ("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"),
-        "reward",
-    ),
-    "guidance": (
-        (*POINT, "sampler.guidance.scale=2"),
-        "sampler.guidance.scale is not for posteriors",
-    ),
-    "guidance where": ((*POINT, "sampler.guidance.between=[-3,3]"), "sampler.guidance.between"),
-    "correctors": (
-        (*POINT, "sampler=poisson", "sampler.correction.steps=1"),
-        "sampler.correction.steps",
-    ),
-    "a corrector": ((*POINT, "sampler/correction=level"), "sampler.correction.corrector"),
-    "correctors where": (
-        (*POINT, "sampler.correction.between=[-3,3]"),
-        "sampler.correction.between",
-    ),
-    "particles": ((*POINT, "sampler.inpainting_particles=4"), "sampler.inpainting_particles"),
-    "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),
-    "a start that is not drawn": ((*POINT, "sampler.poisson_start=false"), "sampler.poisson_start"),
-    "classes": ((*POINT, "classes=[3]"), "classes"),
-    "given": ((*POINT, "given={total:300}"), "given"),
-    "sweeps of one run": ((*DIRECT, "posterior.sweeps=5"), "posterior.sweeps"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
-    files(tmp_path)
-    options, word = HOSTILE[name]
-    given = [option.replace("FILES", str(tmp_path)) for option in options]
-    run("sample", f"ckpt={model}", f"out={tmp_path / 'out'}", *SMALL, *given).assert_refused(word)
-    assert not (tmp_path / "out" / "samples.npz").exists()
-
-
-def test_the_groups_of_the_command_line_are_complete():
-    for group, number in {"posterior": 11, "operator": 15, "noise": 6}.items():
-        assert len(choices(group)) == number
+        draw(
+            tmp_path / operator[9:14],
+            *QUICK,
+            *operator.split(),
+            "measurement=test:1",
+        )
