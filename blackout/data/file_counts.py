@@ -156,8 +156,8 @@ def read_table(
     if isinstance(matrix, LazySparseMatrix) and not stays:
         matrix = matrix[:]
     # columns that are no elements need not be excluded
-    others = {*columns, *contents.unread} if contents.is_table else set()
-    exclude = [column for column in layout.exclude if str(column) not in others]
+    other_columns = {*columns, *contents.unread} if contents.is_table else set()
+    exclude = [column for column in layout.exclude if str(column) not in other_columns]
     matrix, features = select_columns(matrix, features, layout.columns, exclude, stays)
 
     # 3. Convert the counts, or check them on disk.
@@ -330,11 +330,11 @@ def _find_array_counts(
     if COUNTS not in arrays:
         candidates = sorted(arrays.keys() - {"labels", *used, *contents.index})
         needed = "an array named 'counts' or 'train' and 'test' is needed"
-        found = format_array_names(arrays)
+        array_names = format_array_names(arrays)
         advice = f": dataset.layer={candidates[0]} reads that one" if candidates else ""
-        ensure(len(candidates) == 1, f"{needed}, found {found}{advice}")
+        ensure(len(candidates) == 1, f"{needed}, found {array_names}{advice}")
         name = candidates[0]
-    columns = {other: array for other, array in arrays.items() if other != name}
+    columns = {column: array for column, array in arrays.items() if column != name}
     return name, arrays[name], columns
 
 
@@ -356,11 +356,11 @@ def _find_table_counts(
     for name, column in arrays.items():
         if name not in used | index and column.dtype.kind in "iufb":
             elements.append(name)
-    found = format_array_names(arrays)
+    array_names = format_array_names(arrays)
     if not elements:
         for name in arrays.keys() - used - index:
             refuse_local_number(name, str(arrays[name][0]))
-    ensure(elements, f"no column of numbers is left for the counts, found {found}")
+    ensure(elements, f"no column of numbers is left for the counts, found {array_names}")
     for name in contents.index:
         if name not in used | dropped:
             message = f"column {name!r} is the index that pandas saved, and is no element"
@@ -417,8 +417,8 @@ def select_columns(
         numbers_by_name.setdefault(name, []).append(number)
     for name in map(str, [*columns, *exclude]):
         if name not in numbers_by_name:
-            found = format_names(list(numbers_by_name))
-            raise ValueError(f"there is no column {name!r}, only {found}")
+            column_names = format_names(list(numbers_by_name))
+            raise ValueError(f"there is no column {name!r}, only {column_names}")
     for name in map(str, columns):
         numbers = numbers_by_name[name]
         message = f"{len(numbers)} columns have the name {name!r}, numbers {numbers[:5]}"
@@ -467,7 +467,7 @@ def load_counts(
     offset = units.offset or 0
     if units.offset is None and units.gain == 1 and is_underdispersed(values):
         offset = int(values.min())
-    counts = _from_units(values.numpy(), observed, offset, units.gain)
+    counts = _to_counts(values.numpy(), observed, offset, units.gain)
     return torch.from_numpy(counts), observed, offset
 
 
@@ -509,12 +509,12 @@ def _open_on_disk(
 
     def blocks() -> Iterator[Any]:
         for _, rows in iterate_blocks(name, matrix):
-            yield _from_units(rows, None, offset, gain)
+            yield _to_counts(rows, None, offset, gain)
 
     return pack_rows(file, matrix.shape[0], shape, request, blocks)
 
 
-def _from_units(values: Any, observed: Tensor | None, offset: int, gain: int) -> Any:
+def _to_counts(values: Any, observed: Tensor | None, offset: int, gain: int) -> Any:
     """Return (values - offset) / gain, and 0 where entries are missing.
 
     Raises:

@@ -242,9 +242,9 @@ def _decode(
             if num_channels is None:
                 num_channels = len(pixels)
             if len(pixels) != num_channels:
-                found = f"{path} has {len(pixels)} channels but {paths[0]} has {num_channels}"
+                problem = f"{path} has {len(pixels)} channels but {paths[0]} has {num_channels}"
                 advice = "choose one number for all with dataset.channels=1|2|3|4"
-                raise ValueError(f"{found}: {advice}")
+                raise ValueError(f"{problem}: {advice}")
             yield pixels
     finally:
         pool.shutdown(cancel_futures=True)
@@ -287,11 +287,11 @@ def _list_images(root: Path) -> list[Path]:
             visible.append(file)
     extensions = ", ".join(IMAGE_EXTENSIONS)
     refuse(not visible, f"{root}: no images in this folder (looked for {extensions})")
-    others = sorted({*all_files} - {*files})
-    shown = [file.name for file in others if not file.name.startswith(".")]
-    if shown:
-        listed = ", ".join(shown[:MAX_LISTED])
-        message = f"not read, as they have no suffix of an image: {listed}, {len(shown)} in all"
+    not_images = sorted({*all_files} - {*files})
+    not_read = [file.name for file in not_images if not file.name.startswith(".")]
+    if not_read:
+        listed = ", ".join(not_read[:MAX_LISTED])
+        message = f"not read, as they have no suffix of an image: {listed}, {len(not_read)} in all"
         warnings.warn(Note(message), stacklevel=3)
     return sorted(visible)
 

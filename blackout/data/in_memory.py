@@ -99,8 +99,10 @@ def read_classes(labels: Any, data: ArrayData) -> Classes:
         return Classes(None)
     name = LABELS
     if isinstance(labels, str):
-        found = format_names(list(map(str, data.columns)))
-        ensure(labels in data.columns, f"there is no column {labels!r}, found {found or 'none'}")
+        column_names = format_names(list(map(str, data.columns)))
+        ensure(
+            labels in data.columns, f"there is no column {labels!r}, found {column_names or 'none'}"
+        )
         name = labels
         labels = data.columns[labels]
     if isinstance(labels, Tensor):

@@ -223,8 +223,8 @@ def counts(  # noqa: PLR0913 - built from YAML
             classes = _read_classes(label_columns, table.columns, bins, bool(covariate_columns))
             class_labels = classes.labels
             if class_labels is not None and class_labels.shape != table.counts.shape[:1]:
-                found = f"[{len(table.counts)}], got {list(class_labels.shape)}"
-                raise ValueError(f"one label per sample is needed, {found}")
+                shapes = f"[{len(table.counts)}], got {list(class_labels.shape)}"
+                raise ValueError(f"one label per sample is needed, {shapes}")
             combined_labels, levels = _add_covariates(
                 class_labels,
                 covariate_columns,
@@ -281,9 +281,9 @@ def _has_given_split(contents: FileContents) -> bool:
 def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
     """Read the splits of a file: parts of `CountData`, and `inspected`, the training counts."""
     arrays = contents.arrays
-    found = format_array_names(arrays)
+    array_names = format_array_names(arrays)
     is_complete = {"train", "test"} <= arrays.keys()
-    ensure(is_complete, f"'train' and 'test' must come together, found {found}")
+    ensure(is_complete, f"'train' and 'test' must come together, found {array_names}")
     units = Units(units.offset or 0, units.gain)
     parts: dict[str, Any] = {"offset": units.offset}
     for split in SPLITS:

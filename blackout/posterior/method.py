@@ -231,15 +231,15 @@ class Method(ABC):
         if isinstance(streams, int):
             streams = SampleStreams(streams, torch.arange(num_samples, device=prior.device))
         run = Run(prior, problem, num_samples, streams, start, self.num_sweeps(prior), observer)
-        drawn = self.draw(run)
+        samples = self.draw(run)
         repair = getattr(problem, "repair", None)
-        x = drawn if repair is None else repair(drawn)
+        x = samples if repair is None else repair(samples)
         return PosteriorSamples(
             samples=x,
             log_likelihood=problem.log_likelihood(x.double()),
             trace=run.trace,
             chains=torch.stack(run.chains, 1),
-            num_repaired=(x != drawn).flatten(1).sum(1),
+            num_repaired=(x != samples).flatten(1).sum(1),
             log_evidence=run.log_evidence,
         )
 

@@ -237,8 +237,10 @@ class SMC(Method):
         # Systematic resampling sorts particles, but the first one is the final sample: rotate
         # them by an independent number
         rotation = (u * 1e6).long() % num_particles
-        drawn = systematic_resampling(weight, u).gather(1, (identity + rotation) % num_particles)
-        ancestors = torch.where(resampled, drawn, identity)
+        new_ancestors = systematic_resampling(weight, u).gather(
+            1, (identity + rotation) % num_particles
+        )
+        ancestors = torch.where(resampled, new_ancestors, identity)
         return Resampling(ancestors, torch.where(resampled, 0.0, log_weight), log_mean)
 
 
@@ -306,17 +308,17 @@ class SteeredParticles(Method):
         plan = SamplingPlan(
             prior.denoiser, prior.process, prior.times, mean=prior.mean, device=prior.device
         )
-        drawn = steering.run(plan, (run.num_samples, *prior.shape), run.streams)
+        result = steering.run(plan, (run.num_samples, *prior.shape), run.streams)
         evaluations_per_step = self.num_neighbours(prior) + 2 if self.guided else 1
         evaluations = self.particles * (len(prior.times) - 1) * evaluations_per_step
         run.record(
             prior.final_time,
-            drawn.samples,
+            result.samples,
             likelihood_evaluations=max(evaluations, self.particles * self.draws),
             network_evaluations=evaluations,
         )
-        run.log_evidence = drawn.log_normaliser
-        return drawn.samples
+        run.log_evidence = result.log_normaliser
+        return result.samples
 
 
 @dataclass(frozen=True)
