@@ -1,9 +1,13 @@
-"""Posterior samplers side by side: `python -m benchmarks.posterior --what tasks --model runs/digits/<run_id>`.
+"""Compare posterior samplers: `python -m benchmarks.posterior --what tasks --model runs/digits/ID`.
 
-`tasks`: every method and task, particles at as many evaluations as split Gibbs sampling; `ablations`, `budgets` and
-`ratios` of it (Chu et al. 2025, appendix B); `speed` of its likelihood step; `share` of its time that the network
-takes; `hidden` elements beside draws among the training data; `widths` of a blur by evidence. Without a model:
-`synthetic`, `dna`, `processes` and `faults` (benchmarks/posterior_toys.py).
+With a trained model:
+    tasks      every method on every task; particles and split Gibbs at equal network evaluations
+    ablations, budgets, ratios    split Gibbs sampling as in Chu et al. 2025, appendix B
+    speed      of the likelihood step of split Gibbs sampling
+    share      of its time that the network takes
+    hidden     errors of hidden elements, compared with draws from weighted training data
+    widths     the width of a blur, chosen by evidence
+Without a model: `synthetic`, `dna`, `processes` and `faults` (benchmarks/posterior_toys.py).
 """
 
 from __future__ import annotations
@@ -110,7 +114,8 @@ class NoPrior(Method):
             raise ValueError(f"passes must be at least 1, not {self.passes}")
 
     def draw(self, run: Run) -> Tensor:
-        level, flat = run.prior.final_time, Flat(run.prior.process)
+        level = run.prior.final_time
+        flat = Flat(run.prior.process)
         step = make_step(run.problem, flat, run.prior.shape, proposals=self.proposals, passes=1)
         x = run.initial_samples("data")
         for turn in range(self.passes):
@@ -133,9 +138,11 @@ class Bench:
 
     def __init__(
         self, path: str, truths: int, samples: int, data_dir: str, seed: int = 0, first: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         model = load_model(path)
-        self.model, self.samples, self.seed = model, samples, seed
+        self.model = model
+        self.samples = samples
+        self.seed = seed
         self.largest = model.process.max_count
         self.prior = make_prior(model, model.sampler)
         held_out, self.training = _data(model, data_dir)
@@ -145,11 +152,17 @@ class Bench:
         """By name."""
         if self.largest == 1:
             box = InpaintBox((5, 19), (5, 24))
-            return {"xor .5": self.measure(Xor(0.5)), "and 4": self.measure(And(4.0)), "box": self.measure(box)}
+            return {
+                "xor .5": self.measure(Xor(0.5)),
+                "and 4": self.measure(And(4.0)),
+                "box": self.measure(box),
+            }
         return {
-            "pooled photons": self.measure(Pool(2)), "photons .5": self.measure(Identity(), Poisson(0.5)),
-            "thinning .3": self.measure(Identity(), Binomial(0.3)), "box": self.measure(InpaintBox((2, 5), (1, 6))),
-        }  # fmt: skip
+            "pooled photons": self.measure(Pool(2)),
+            "photons .5": self.measure(Identity(), Poisson(0.5)),
+            "thinning .3": self.measure(Identity(), Binomial(0.3)),
+            "box": self.measure(InpaintBox((2, 5), (1, 6))),
+        }
 
     def measure(self, operator: Operator, noise: Noise | None = None) -> InverseProblem:
         """Measurements of all truths by an operator."""
@@ -157,10 +170,18 @@ class Bench:
         source = SampleStreams(5, torch.arange(len(self.truths))).step(0)
         return InverseProblem(operator, noise, noise.draw(operator(self.truths.double()), source))
 
-    def run(self, task: str, name: str, method: Method, problem: InverseProblem, prior: Prior | None = None) -> Row:
+    def run(
+        self,
+        task: str,
+        name: str,
+        method: Method,
+        problem: InverseProblem,
+        prior: Prior | None = None,
+    ) -> Row:
         """One line of the table."""
         number = len(self.truths) * self.samples
-        began, cpu = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
+        cpu = time.process_time()
         with torch.no_grad(), self.model.sampler.evaluating(self.model.averaged):
             found = method.sample(prior or self.prior, problem, number)
         spent = {
@@ -175,7 +196,9 @@ class Bench:
         mean = x.double().view(self.samples, *self.truths.shape).mean(0)
         shape = tuple(x.shape[1:])
         seen = problem.operator.observed_mask(shape)
-        wrong = problem.operator(x.double()) != problem.measurement_rows(problem.operator(x.double()))
+        wrong = problem.operator(x.double()) != problem.measurement_rows(
+            problem.operator(x.double())
+        )
         wrong = wrong if seen is None else wrong & seen
         return {
             "PSNR": float(psnr(x, truth, self.largest).mean()),
@@ -183,16 +206,19 @@ class Bench:
             "mismatches": float(wrong.flatten(1).double().sum(1).mean()),
             "log L": float(problem.log_likelihood(x.double()).mean()),
             "NFE": sum(sweep["network_evaluations"] for sweep in found.trace),
-        }  # fmt: skip
+        }
 
 
 def _data(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
     """Held-out and training counts."""
     from blackout.config.instantiate import instantiate
 
-    source = instantiate(model.config["family"], "family").source({"data_dir": data_dir}, model.config)
+    source = instantiate(model.config["family"], "family").source(
+        {"data_dir": data_dir}, model.config
+    )
     assert isinstance(source, CountData)
-    test, train = source.test, source.train
+    test = source.test
+    train = source.train
     assert isinstance(test, Tensor) and isinstance(train, Tensor)  # in memory
     return test, train
 
@@ -202,23 +228,33 @@ _POWERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)
 
 
 def hidden(bench: Bench) -> Iterator[Row]:
-    """CRPS in counts of what is hidden (of all, blurred and pooled), by `auto` and by weighted training data, on the
-    same truths: fair for few samples [Ferro 2014]; a law of weighted data is scored as it is.
+    """CRPS of hidden, blurred or pooled elements by `auto` and by weighted data, in counts.
 
-    Training data weigh by the likelihood to the best of ten powers, or of known elements by the best of ten normal
-    kernels; by the likelihood itself too. `difference` is of every truth from the better rival.
+    Both see the same truths. The CRPS of samples is the fair one for few samples [Ferro 2014]; the
+    distribution of weighted data is scored exactly. Training data are weighted by the likelihood,
+    by its best power of ten, or, if elements are known, by the best of ten normal kernels.
+    `difference` is the mean over truths of the difference from the better baseline.
     """
-    truths, number, samples, shape = bench.truths, len(bench.truths), bench.samples, bench.prior.shape
+    truths = bench.truths
+    number = len(bench.truths)
+    samples = bench.samples
+    shape = bench.prior.shape
     levels = torch.arange(bench.largest + 1)
     below = (bench.training.flatten(1)[..., None] <= levels).double()
     cases: dict[str, tuple[Operator, Noise | None]] = {
-        "rows 4-7 hidden": (InpaintBox((4, 7), (0, 7)), None), "80 % hidden": (InpaintRandom(0.8), None),
-        "blur 1.2, photons .5": (Blur(width=1.2), Poisson(0.5)), "4x4 pooled, photons": (Pool(4), None),
-    }  # fmt: skip
+        "rows 4-7 hidden": (InpaintBox((4, 7), (0, 7)), None),
+        "80 % hidden": (InpaintRandom(0.8), None),
+        "blur 1.2, photons .5": (Blur(width=1.2), Poisson(0.5)),
+        "4x4 pooled, photons": (Pool(4), None),
+    }
     for name, (operator, noise) in cases.items():
         problem = bench.measure(operator, noise)
         known = problem.known_elements(shape)
-        scored = torch.ones(truths[0].numel(), dtype=torch.bool) if known is None else ~known[1].flatten()
+        scored = (
+            torch.ones(truths[0].numel(), dtype=torch.bool)
+            if known is None
+            else ~known[1].flatten()
+        )
         reached = (truths.flatten(1)[:, scored, None] <= levels).double()
 
         def of_law(weight: Tensor, scored: Tensor = scored, reached: Tensor = reached) -> Tensor:
@@ -226,98 +262,138 @@ def hidden(bench: Bench) -> Iterator[Row]:
             return ((law - reached) ** 2).sum(-1).mean(-1)
 
         if known is None:
-            many = replace(problem, measurement=problem.measurement.repeat_interleave(len(bench.training), 0))
-            log_l = many.log_likelihood(bench.training.double().repeat(number, 1, 1, 1)).view(number, -1)
+            many = replace(
+                problem, measurement=problem.measurement.repeat_interleave(len(bench.training), 0)
+            )
+            log_l = many.log_likelihood(bench.training.double().repeat(number, 1, 1, 1)).view(
+                number, -1
+            )
             laws = [torch.softmax(power * log_l, 1) for power in _POWERS]
         else:
             seen = known[1]
-            off = ((bench.training[:, seen].double()[None] - truths[:, seen].double()[:, None]) ** 2).sum(-1)
+            off = (
+                (bench.training[:, seen].double()[None] - truths[:, seen].double()[:, None]) ** 2
+            ).sum(-1)
             laws = [torch.softmax(-off / (2 * width**2), 1) for width in _KERNELS]
         found = [of_law(law) for law in laws]
         best = min(found, key=lambda one: float(one.mean()))
         with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
-            drawn = Auto().resolve(bench.prior, problem).sample(bench.prior, problem, number * samples, bench.seed)
+            drawn = (
+                Auto()
+                .resolve(bench.prior, problem)
+                .sample(bench.prior, problem, number * samples, bench.seed)
+            )
         x = drawn.samples.double().view(samples, number, -1)[..., scored]
         apart = (x[:, None] - x[None]).abs().sum((0, 1)) / max(1, 2 * samples * (samples - 1))
         auto = ((x - truths.flatten(1)[:, scored].double()).abs().mean(0) - apart).mean(1)
         nfe = sum(sweep["network_evaluations"] for sweep in drawn.trace)
-        rows = {"auto": auto, "training data": best} | ({} if known else {"the same, by the likelihood": found[0]})
+        rows = {"auto": auto, "training data": best} | (
+            {} if known else {"the same, by the likelihood": found[0]}
+        )
         for method, one in rows.items():
             off_best = one - best
             yield {
-                "hidden": name, "method": method, "CRPS": float(one.mean()), "error": float(one.std() / number**0.5),
-                "difference": float(off_best.mean()), "its error": float(off_best.std() / number**0.5),
+                "hidden": name,
+                "method": method,
+                "CRPS": float(one.mean()),
+                "error": float(one.std() / number**0.5),
+                "difference": float(off_best.mean()),
+                "its error": float(off_best.std() / number**0.5),
                 "NFE": nfe if method == "auto" else 0,
-            }  # fmt: skip
+            }
 
 
-_WIDTHS, _EXPOSURES, _OWN = (0.7, 1.2, 2.0), (0.5, 1.0, 2.0), 360
+_WIDTHS = (0.7, 1.2, 2.0)
+_EXPOSURES = (0.5, 1.0, 2.0)
+_OWN = 360
 
 
 def widths(bench: Bench) -> Iterator[Row]:
-    """Which of three widths of a blur has the largest evidence, truth k being blurred by number k modulo 3: by `smc`
-    with its defaults, and by training data, whose mean likelihood is an evidence too. `expected` is how often the
-    largest would be right if these were the probabilities. Of truths that are training data themselves that mean is
-    exact: no method is right more often on them.
+    """How often the largest of three evidences is that of the width by which a truth was blurred.
+
+    Truth k is blurred by width number k modulo 3. The evidence is estimated by `smc` with its
+    defaults, and by the mean likelihood of the training data. `expected` is how often the largest
+    would be right if the evidences were probabilities. For truths from the training data their
+    mean likelihood is the exact evidence: no method is right more often on them.
     """
     operators = [Blur(5, width) for width in _WIDTHS]
 
     def simulate(truths: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Which operator is right, and the measurements."""
         number = torch.arange(len(truths))
-        blurred = torch.stack([operator(truths) for operator in operators])[number % len(operators), number]
+        blurred = torch.stack([operator(truths) for operator in operators])[
+            number % len(operators), number
+        ]
         return number % len(operators), noise.draw(blurred, SampleStreams(5, number).step(0))
 
     def by_training(noise: Noise, y: Tensor) -> list[Tensor]:
         """log p(y) of every operator, up to a number, [n] each."""
         laws = [operator(bench.training) for operator in operators]
-        log_l = [torch.stack([noise.log_prob(one[None], m).flatten(1).sum(1) for one in y]) for m in laws]
+        log_l = [
+            torch.stack([noise.log_prob(one[None], m).flatten(1).sum(1) for one in y]) for m in laws
+        ]
         return [torch.logsumexp(one, 1) for one in log_l]
 
     for exposure in _EXPOSURES:
         noise = Poisson(exposure)
-        (right, y), (own_right, own) = simulate(bench.truths, noise), simulate(bench.training[:_OWN], noise)
-        evidence, spread, number = [], [], len(y)
+        (right, y) = simulate(bench.truths, noise)
+        (own_right, own) = simulate(bench.training[:_OWN], noise)
+        evidence = []
+        spread = []
+        number = len(y)
         for operator in operators:
             with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
                 drawn = SMC().sample(
-                    bench.prior, InverseProblem(operator, noise, y), number * bench.samples, bench.seed
+                    bench.prior,
+                    InverseProblem(operator, noise, y),
+                    number * bench.samples,
+                    bench.seed,
                 )
             groups = drawn.log_evidence.view(bench.samples, number)
             if bench.samples > 1:
                 spread.append(groups.std(0))
             evidence.append(torch.logsumexp(groups, 0) - math.log(bench.samples))
         found = {
-            "smc": (right, evidence), "training data": (right, by_training(noise, y)),
+            "smc": (right, evidence),
+            "training data": (right, by_training(noise, y)),
             "training data, of themselves": (own_right, by_training(noise, own)),
-        }  # fmt: skip
-        deviation = float(torch.cat(spread).median()) if spread else math.nan  # of one group there is none
+        }
+        deviation = (
+            float(torch.cat(spread).median()) if spread else math.nan
+        )  # of one group there is none
         for method, (wanted, values) in found.items():
             best = torch.softmax(torch.stack(values), 0).max(0)
             yield {
-                "exposure": exposure, "method": method, "right": float((best.indices == wanted).double().mean()),
+                "exposure": exposure,
+                "method": method,
+                "right": float((best.indices == wanted).double().mean()),
                 "expected": float(best.values.mean()),
                 "spread of groups": deviation if method == "smc" else 0.0,
-                "NFE": sum(sweep["network_evaluations"] for sweep in drawn.trace) if method == "smc" else 0,
-            }  # fmt: skip
+                "NFE": sum(sweep["network_evaluations"] for sweep in drawn.trace)
+                if method == "smc"
+                else 0,
+            }
 
 
 def tasks(bench: Bench) -> Iterator[Row]:
-    """Every method on every task it can solve; particles as many as take the evaluations of `sgdd`."""
+    """Every method on every task it can solve; particles with as many evaluations as `sgdd`."""
     quick = len(bench.truths) < 4
     ladder = anneal(3 if quick else 60, 3.0, 0.02 if bench.largest == 1 else 0.2)
     for task, problem in bench.tasks().items():
         split = bench.run(task, "sgdd", SplitGibbs(ladder), problem)
         yield split
         first = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
-        one = sum(sweep["network_evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace)
+        one = sum(
+            sweep["network_evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace
+        )
         number = max(2, round(split["NFE"] / one))
         methods: dict[str, Method] = {
             f"SVDD-PM, {number} particles": SMC(number, greedy=True),
             f"SMC, {number} particles": SMC(number, power=0.1 if bench.largest == 1 else 1.0),
-            "noise-denoise": NoiseDenoise(moves=2 if quick else 60), "prior": PriorAlone(),
+            "noise-denoise": NoiseDenoise(moves=2 if quick else 60),
+            "prior": PriorAlone(),
             "no prior": NoPrior(2 if quick else 50),
-        }  # fmt: skip
+        }
         if task.startswith("thinning"):
             methods["direct"] = Direct()
         if task == "box":
@@ -330,18 +406,30 @@ def tasks(bench: Bench) -> Iterator[Row]:
 
 def ablations(bench: Bench) -> Iterator[Row]:
     """Ladders, steps and starts on the first two tasks."""
-    sweeps, elements = 3 if len(bench.truths) < 4 else 30, bench.truths[0].numel()
+    sweeps = 3 if len(bench.truths) < 4 else 30
+    elements = bench.truths[0].numel()
     for task, problem in list(bench.tasks().items())[:2]:
-        for first, last in ((3.0, 0.2), (3.0, 0.02), (1.0, 0.02), (0.5, 0.5), (0.2, 0.2), (0.05, 0.05)):
-            name = f"levels {first:g} to {last:g}" if first != last else f"level {first:g} throughout"
+        for first, last in (
+            (3.0, 0.2),
+            (3.0, 0.02),
+            (1.0, 0.02),
+            (0.5, 0.5),
+            (0.2, 0.2),
+            (0.05, 0.05),
+        ):
+            name = (
+                f"levels {first:g} to {last:g}" if first != last else f"level {first:g} throughout"
+            )
             yield bench.run(task, name, SplitGibbs(anneal(sweeps, first, last)), problem)
-        levels, wide = anneal(sweeps, 3.0, 0.1), anneal(sweeps, bench.prior.final_time, 1e-4)
+        levels = anneal(sweeps, 3.0, 0.1)
+        wide = anneal(sweeps, bench.prior.final_time, 1e-4)
         for name, method in {
-            "heat bath": SplitGibbs(levels), "heat bath, start: prior": SplitGibbs(levels, start="prior"),
+            "heat bath": SplitGibbs(levels),
+            "heat bath, start: prior": SplitGibbs(levels, start="prior"),
             "Metropolis, persistent": SplitGibbs(levels, "metropolis", 2 * elements),
             "Metropolis, restarted": Restarted(levels, "metropolis", 2 * elements),
             "published": SplitGibbs(wide, published=True, start="prior", proposals=2 * elements),
-        }.items():  # fmt: skip
+        }.items():
             yield bench.run(task, name, method, problem)
 
 
@@ -364,27 +452,36 @@ class FixedSteps(Prior):
 
     number: int = field(kw_only=True)
 
-    def reverse(self, z: Tensor, t: float, source: Streams = None, steps: int | None = None) -> Tensor:
-        return super().reverse(z, t, source, max(1, self.number - 1))  # the last one ends below the grid's first time
+    def reverse(
+        self, z: Tensor, t: float, source: Streams = None, steps: int | None = None
+    ) -> Tensor:
+        return super().reverse(
+            z, t, source, max(1, self.number - 1)
+        )  # the last one ends below the grid's first time
 
 
 def budgets(bench: Bench) -> Iterator[Row]:
     """Sweeps and steps of each as in Table 6 of Chu et al. 2025, on the first task."""
     task, problem = next(iter(bench.tasks().items()))
-    own = {f.name: getattr(bench.prior, f.name) for f in fields(Prior)} | {"denoiser": bench.model.denoiser()}
+    own = {f.name: getattr(bench.prior, f.name) for f in fields(Prior)} | {
+        "denoiser": bench.model.denoiser()
+    }
     last = 0.02 if bench.largest == 1 else 0.2
     for sweeps, steps in ((25, 2), (25, 4), (40, 5), (40, 10), (50, 20)):
         levels = anneal(3 if len(bench.truths) < 4 else sweeps, 3.0, last)
         prior = FixedSteps(**own, number=steps)
-        yield bench.run(task, f"{sweeps} sweeps of {steps} steps", SplitGibbs(levels), problem, prior)
+        yield bench.run(
+            task, f"{sweeps} sweeps of {steps} steps", SplitGibbs(levels), problem, prior
+        )
 
 
 def share(bench: Bench) -> Iterator[Row]:
-    """CPU time of the network as a share of a run's, by the number of chains; after a run to warm up."""
+    """Share of the network in the CPU time of a run, by the number of chains, after a warm-up."""
     levels = anneal(3 if len(bench.truths) < 4 else 12, 3.0, 0.2)
     for number in (1, 4, len(bench.truths)):
         part = copy(bench)
-        part.truths, spent = bench.truths[:number], [0.0]
+        part.truths = bench.truths[:number]
+        spent = [0.0]
         denoiser = bench.model.denoiser()
 
         def timed(xt: Tensor, t: Tensor, spent: list[float] = spent) -> Any:
@@ -396,19 +493,26 @@ def share(bench: Bench) -> Iterator[Row]:
         task, problem = next(iter(part.tasks().items()))
         part.prior = replace(bench.prior, denoiser=timed)
         for _ in range(2):
-            spent[0], began = 0.0, time.process_time()
+            spent[0] = 0.0
+            began = time.process_time()
             part.run(task, "", SplitGibbs(levels, passes=1), problem)
-            found = {"chains": number * bench.samples, "share of the network": spent[0] / (time.process_time() - began)}
+            found = {
+                "chains": number * bench.samples,
+                "share of the network": spent[0] / (time.process_time() - began),
+            }
         yield {"task": task, **found}
 
 
 def speed(quick: bool) -> Iterator[Row]:
-    """XOR on 1,024 pixels, 16 chains: one pass of the heat bath against as many proposals as there are pixels."""
+    """XOR on 1,024 pixels, 16 chains: one heat-bath pass against one proposal for each pixel."""
     elements = 64 if quick else 1024
     shape = (1, elements // 32, 32)
-    x = torch.randint(0, 2, (16, *shape), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    x = torch.randint(0, 2, (16, *shape), generator=torch.Generator().manual_seed(0)).to(
+        torch.uint8
+    )
     for process in (PureDeath(1), Uniform(1)):
-        problem, streams = InverseProblem(Xor(0.5), Xor(0.5).noise, Xor(0.5)(x[:1])), SampleStreams(0, torch.arange(16))
+        problem = InverseProblem(Xor(0.5), Xor(0.5).noise, Xor(0.5)(x[:1]))
+        streams = SampleStreams(0, torch.arange(16))
         steps = {
             "heat bath": make_step(problem, Coupling(process), shape, passes=1),
             "Metropolis": make_step(problem, Coupling(process), shape, "metropolis", elements),
@@ -421,16 +525,32 @@ def speed(quick: bool) -> Iterator[Row]:
 
 
 OF_A_MODEL = {
-    "tasks": tasks, "ablations": ablations, "budgets": budgets, "ratios": ratios, "share": share, "hidden": hidden,
+    "tasks": tasks,
+    "ablations": ablations,
+    "budgets": budgets,
+    "ratios": ratios,
+    "share": share,
+    "hidden": hidden,
     "widths": widths,
-}  # fmt: skip
-ALONE = {"speed": speed, "synthetic": synthetic, "dna": dna, "processes": processes, "faults": faults}
+}
+ALONE = {
+    "speed": speed,
+    "synthetic": synthetic,
+    "dna": dna,
+    "processes": processes,
+    "faults": faults,
+}
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--what", choices=(*OF_A_MODEL, *ALONE), default="synthetic")
-    parser.add_argument("--model", type=Path, default=None, help="run directory or exported model, where one is needed")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=None,
+        help="run directory or exported model, where one is needed",
+    )
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--truths", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4, help="of each")
@@ -442,7 +562,9 @@ def main(argv: list[str] | None = None) -> None:
         if options.model is None:
             parser.error(f"--what {options.what} needs --model")
         truths, samples = (2, 1) if options.quick else (options.truths, options.samples)
-        bench = Bench(str(options.model), truths, samples, options.data_dir, options.seed, options.first)
+        bench = Bench(
+            str(options.model), truths, samples, options.data_dir, options.seed, options.first
+        )
         rows = list(OF_A_MODEL[options.what](bench))
     else:
         rows = list(ALONE[options.what](options.quick))

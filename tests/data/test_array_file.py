@@ -246,9 +246,13 @@ def test_letters_of_a_table_are_counts_and_other_columns_labels(tmp_path: Path) 
         torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()
     ).item() == 3 * 80
     for settings, message in (
-        ({"sequences": "hepg2"}, "must be a column of words"), ({"sequences": "nothing"}, "must be a column of words"),
-        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is not one of letters=ACG"),
+        ({"sequences": "hepg2"}, "must be a column of words"),
+        ({"sequences": "nothing"}, "must be a column of words"),
+        (
+            {"sequences": "seq", "letters": "ACG"},
+            "'T' at place 3 of row 0 is not one of letters=ACG",
+        ),
         ({"sequences": "seq", "letters": "AACGT"}, "letters must differ"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError, match=message):
             counts(tmp_path / "enhancers.csv", **settings)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from blackout.errors import UserError
 
 @pytest.fixture
 def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a CelebA of seven faces: three to train on, two to validate, two to test; face k is 36 k bright."""
+    """A CelebA of seven faces: 3 for training, 2 validation, 2 test; face k has brightness 36 k."""
     home = tmp_path / "celeba"
     (home / "img_align_celeba").mkdir(parents=True)
     names = [f"{k:06}.jpg" for k in range(1, 8)]

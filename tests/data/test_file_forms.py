@@ -1,4 +1,4 @@
-"""Files in forms that a reader may take for something else: the right counts, a note, or one line."""
+"""Files that a reader may mistake for something else give the right counts, a note or an error."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_series_of_one_shape_are_joined_and_others_are_named(tmp_path: Path) -> 
     with tifffile.TiffWriter(tmp_path / "thumbnail.tif") as file:
         file.write(FRAMES[0, :8, :8])
         file.write(FRAMES)
-    refused(tmp_path / "thumbnail.tif", "0: YX 8x8 uint16; 1: QYX 30x16x16 uint16): dataset.layer=1")
+    refused(
+        tmp_path / "thumbnail.tif", "0: YX 8x8 uint16; 1: QYX 30x16x16 uint16): dataset.layer=1"
+    )
     check(tmp_path / "thumbnail.tif", FRAMES, layer=1)
     refused(tmp_path / "thumbnail.tif", "no series '7', only 0 to 1", layer="7")
     with tifffile.TiffWriter(tmp_path / "positions.ome.tif", ome=True) as file:
@@ -160,7 +162,9 @@ def test_frames_are_in_natural_order_and_what_a_tiff_says_besides_is_named(tmp_p
     write(folder / "notes.txt", "x")
     contents = read_file(folder)
     assert np.array_equal(contents.arrays["counts"], FRAMES[:12])
-    assert "img_1.tif to img_12.tif" in " ".join(contents.notes) and "notes.txt" in contents.notes[-1]
+    assert (
+        "img_1.tif to img_12.tif" in " ".join(contents.notes) and "notes.txt" in contents.notes[-1]
+    )
     tifffile.imwrite(tmp_path / "x.tif", FRAMES, photometric="miniswhite")
     check(tmp_path / "x.tif", FRAMES, "0 is white")
     empty = FRAMES.astype(np.int32) - 1
@@ -211,35 +215,62 @@ def test_a_large_image_is_cut_into_tiles(tmp_path: Path) -> None:
 # --- tables
 
 
-@pytest.mark.parametrize(("text", "rows", "word"), [
-    (table(head="0,1,2,3,4,5"), MATRIX, "has the names"),
-    (",0,1,2,3,4,5\n" + table([[k, *row] for k, row in enumerate(MATRIX)]), MATRIX, "left out, as an index"),
-    (table(head="2001,2002,2003,2004,2005,2006"), MATRIX, "has the names"),
-    (table([[f"r{k}", *row] for k, row in enumerate(MATRIX)], head="a,b,c,d,e,f"), MATRIX, "left out, as an index"),
-    ("# made by hand\n" + table(head="a,b,c,d,e,f"), MATRIX, "1 lines that begin with # are comments"),
-    (table(head="# a,b,c,d,e,f"), MATRIX, ""),
-    (table(head="a,b,c,d,e,f,").replace("\n", ",\n").replace("f,,", "f,"), MATRIX, "an empty column"),
-    (table() + ",,,,,\n,,,,,\n", MATRIX, "2 rows without any value"),
-    ("\ufeff" + table(head="a,b,c,d,e,f").replace("\n", "\r\n"), MATRIX, ""),
-    (table(separator=";"), MATRIX, ""),
-])  # fmt: skip
-def test_headers_and_indices_of_tables_are_no_samples(tmp_path: Path, text: str, rows: Any, word: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "rows", "word"),
+    [
+        (table(head="0,1,2,3,4,5"), MATRIX, "has the names"),
+        (
+            ",0,1,2,3,4,5\n" + table([[k, *row] for k, row in enumerate(MATRIX)]),
+            MATRIX,
+            "left out, as an index",
+        ),
+        (table(head="2001,2002,2003,2004,2005,2006"), MATRIX, "has the names"),
+        (
+            table([[f"r{k}", *row] for k, row in enumerate(MATRIX)], head="a,b,c,d,e,f"),
+            MATRIX,
+            "left out, as an index",
+        ),
+        (
+            "# made by hand\n" + table(head="a,b,c,d,e,f"),
+            MATRIX,
+            "1 lines that begin with # are comments",
+        ),
+        (table(head="# a,b,c,d,e,f"), MATRIX, ""),
+        (
+            table(head="a,b,c,d,e,f,").replace("\n", ",\n").replace("f,,", "f,"),
+            MATRIX,
+            "an empty column",
+        ),
+        (table() + ",,,,,\n,,,,,\n", MATRIX, "2 rows without any value"),
+        ("\ufeff" + table(head="a,b,c,d,e,f").replace("\n", "\r\n"), MATRIX, ""),
+        (table(separator=";"), MATRIX, ""),
+    ],
+)
+def test_headers_and_indices_of_tables_are_no_samples(
+    tmp_path: Path, text: str, rows: Any, word: str
+) -> None:
     check(write(tmp_path / "x.csv", text), rows, word)
     check(write(tmp_path / "x.csv.gz", gzip.compress(text.encode())), rows, word)
 
 
-@pytest.mark.parametrize(("text", "word"), [
-    (table(MATRIX[:, :2], head="0,1"), "may be names or a sample"),
-    (table([["dog", *row[:2]] for row in MATRIX], head="dog,7,3"), "may be names or a sample"),
-    (table(head="a,b,c,d,e,f") + "1_000,1,2,3,4,5\n", "'1_000': write numbers without marks"),
-    (table(head="a,b,c,d,e,f") + '"1,234",1,2,3,4,5\n', "'1,234': write numbers without marks"),
-    (table([[f"{row[0]},5", f"{row[1]},5"] for row in MATRIX], "a;b", ";"), "write decimal points"),
-    ("a;b\n1.000;2\n" + table(MATRIX[:, :2], separator=";"), "may be a thousand or a fraction"),
-    (table() + "1\0,1,2,3,4,5\n", "NUL character"),
-    (table() + "inf,1,2,3,4,5\n", "got inf"),
-    (table() + '1,"3,4,5,6,7\n', "unexpected end of data"),
-    (",b\n" + table(MATRIX[:, :2]), "repeats values, so that it is no index"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (table(MATRIX[:, :2], head="0,1"), "may be names or a sample"),
+        (table([["dog", *row[:2]] for row in MATRIX], head="dog,7,3"), "may be names or a sample"),
+        (table(head="a,b,c,d,e,f") + "1_000,1,2,3,4,5\n", "'1_000': write numbers without marks"),
+        (table(head="a,b,c,d,e,f") + '"1,234",1,2,3,4,5\n', "'1,234': write numbers without marks"),
+        (
+            table([[f"{row[0]},5", f"{row[1]},5"] for row in MATRIX], "a;b", ";"),
+            "write decimal points",
+        ),
+        ("a;b\n1.000;2\n" + table(MATRIX[:, :2], separator=";"), "may be a thousand or a fraction"),
+        (table() + "1\0,1,2,3,4,5\n", "NUL character"),
+        (table() + "inf,1,2,3,4,5\n", "got inf"),
+        (table() + '1,"3,4,5,6,7\n', "unexpected end of data"),
+        (",b\n" + table(MATRIX[:, :2]), "repeats values, so that it is no index"),
+    ],
+)
 def test_numbers_that_may_be_others_are_refused(tmp_path: Path, text: str, word: str) -> None:
     refused(write(tmp_path / "x.csv", text), word)
     refused(tmp_path / "x.csv", word, mask="finite")
@@ -255,7 +286,11 @@ def test_words_for_missing_values_are_missing(tmp_path: Path) -> None:
         rows = [[*row, "x" if k % 3 else word] for k, row in enumerate(MATRIX)]
         write(path, table(rows, "a,b,c,d,e,f,kind"))
         for setting in ({"labels": "kind"}, {"covariates": "kind"}, {"group": "kind"}):
-            refused(path, "column 'kind' has missing entries: 20 of 60, the first in sample 0", **setting)
+            refused(
+                path,
+                "column 'kind' has missing entries: 20 of 60, the first in sample 0",
+                **setting,
+            )
     np.save(tmp_path / "x.npy", MATRIX)
     labels = write(tmp_path / "labels.txt", "\n".join("x" if k % 3 else "" for k in range(60)))
     refused(tmp_path / "x.npy", "has missing entries: 20 of 60", labels=str(labels))
@@ -274,7 +309,9 @@ def test_an_index_of_pandas_is_no_element_and_other_columns_are_named(tmp_path: 
     check(path, MATRIX[:, 1:], "'a' is the index")
     odd = frame.assign(words=[[1, 2]] * 60, day=pandas.Timestamp("2020-01-01"))
     odd.to_parquet(path)
-    check(path, MATRIX, "'words' is left out, as it is list", "'day' is left out, as it is timestamp")
+    check(
+        path, MATRIX, "'words' is left out, as it is list", "'day' is left out, as it is timestamp"
+    )
     with messages() as said:
         counts(path, exclude=["words", "day"])
     assert said == {"note": [], "finding": []}
@@ -322,13 +359,22 @@ def test_settings_that_a_form_does_not_use_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "x.npz", "dataset.validation=0.3 is not used", validation=0.3)
     refused(tmp_path / "x.npz", "dataset.seed=3 is not used", seed=3)
     np.savez(tmp_path / "x.npz", counts=MATRIX, kind=np.array(["x", "y"] * 30))
-    refused(tmp_path / "x.npz", "there is no array 'nonsense', found 'counts', 'kind'", layer="nonsense")
+    refused(
+        tmp_path / "x.npz", "there is no array 'nonsense', found 'counts', 'kind'", layer="nonsense"
+    )
     refused(tmp_path / "x.npz", "bins=3 is not used", labels="kind", bins=3)
 
 
 def test_other_arrays_of_a_file_are_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", counts=MATRIX, mask=MATRIX > 2, time=np.arange(60), other=MATRIX + 1)
-    check(tmp_path / "x.npz", MATRIX, "not used of this file: other, time", "dataset.mask=mask observes")
+    np.savez(
+        tmp_path / "x.npz", counts=MATRIX, mask=MATRIX > 2, time=np.arange(60), other=MATRIX + 1
+    )
+    check(
+        tmp_path / "x.npz",
+        MATRIX,
+        "not used of this file: other, time",
+        "dataset.mask=mask observes",
+    )
     check(tmp_path / "x.npz", MATRIX + 1, "counts (not the chosen array)", layer="other")
     np.savez(tmp_path / "x.npz", showers=MATRIX, incident_energies=GENERATOR.random((60, 1)))
     assert counts(tmp_path / "x.npz", layer="showers", labels="incident_energies").num_classes == 10
@@ -338,7 +384,10 @@ def test_other_arrays_of_a_file_are_named(tmp_path: Path) -> None:
         file["link"] = h5py.SoftLink("/counts")
         file["records"] = np.zeros(3, [("a", int)])
     check(tmp_path / "x.h5", MATRIX, "link (a link to /counts)", "records (an array of")
-    for attribute, value, word in (("scale_factor", 0.1, "scale_factor=0.1"), ("_FillValue", 7, "are 7, which")):
+    for attribute, value, word in (
+        ("scale_factor", 0.1, "scale_factor=0.1"),
+        ("_FillValue", 7, "are 7, which"),
+    ):
         path = tmp_path / f"{attribute}.h5"
         with h5py.File(path, "w") as file:
             file["counts"] = MATRIX
@@ -354,10 +403,14 @@ def test_raw_of_anndata_is_a_layer_and_names_must_be_unique(tmp_path: Path) -> N
     pandas = pytest.importorskip("pandas")
     path = tmp_path / "x.h5ad"
     genes = pandas.DataFrame(index=[f"g{k}" for k in range(6)])
-    cells = pandas.DataFrame({"kind": pandas.Categorical(["x", None, "y"] * 20)}, index=[f"c{k}" for k in range(60)])
+    cells = pandas.DataFrame(
+        {"kind": pandas.Categorical(["x", None, "y"] * 20)}, index=[f"c{k}" for k in range(60)]
+    )
     with pandas.option_context("future.infer_string", False):
         made = anndata.AnnData(np.log1p(MATRIX[:, :4]), obs=cells, var=genes[:4])
-        made.raw = anndata.AnnData(scipy.sparse.csr_matrix(MATRIX.astype(np.float32)), var=genes, obs=cells)
+        made.raw = anndata.AnnData(
+            scipy.sparse.csr_matrix(MATRIX.astype(np.float32)), var=genes, obs=cells
+        )
         made.write_h5ad(path)
         refused(path, "dataset.layer=raw")
         for layer in ("raw", "raw/X"):
@@ -376,12 +429,23 @@ def test_raw_of_anndata_is_a_layer_and_names_must_be_unique(tmp_path: Path) -> N
 
 def write_tenx(folder: Path, matrix: Any, types: list[str], num_entries: int | None = None) -> None:
     entries = scipy.sparse.coo_matrix(matrix)
-    lines = [f"{i + 1} {j + 1} {v}" for i, j, v in zip(entries.row, entries.col, entries.data, strict=True)]
+    lines = [
+        f"{i + 1} {j + 1} {v}"
+        for i, j, v in zip(entries.row, entries.col, entries.data, strict=True)
+    ]
     sizes = f"{matrix.shape[0]} {matrix.shape[1]} {num_entries or len(lines)}"
-    head = ["%%MatrixMarket matrix coordinate integer general", '%metadata_json: {"format": 2}', sizes]
+    head = [
+        "%%MatrixMarket matrix coordinate integer general",
+        '%metadata_json: {"format": 2}',
+        sizes,
+    ]
     features = [f"ENS{k}\tname {k}\t{kind}" for k, kind in enumerate(types)]
     barcodes = [f"ACGT{k}-1" for k in range(60)]
-    for name, text in (("matrix.mtx", [*head, *lines]), ("features.tsv", features), ("barcodes.tsv", barcodes)):
+    for name, text in (
+        ("matrix.mtx", [*head, *lines]),
+        ("features.tsv", features),
+        ("barcodes.tsv", barcodes),
+    ):
         write(folder / f"{name}.gz", gzip.compress(("\n".join(text) + "\n").encode()))
 
 
@@ -415,7 +479,9 @@ def test_an_h5_of_cellranger_is_cells_x_genes(tmp_path: Path, version: int) -> N
     assert check(tmp_path / "x.h5", MATRIX).features == tuple(NAMES)
 
 
-def test_a_compression_of_a_plugin_is_named_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compression_of_a_plugin_is_named_or_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     h5py = pytest.importorskip("h5py")
     plugin = pytest.importorskip("hdf5plugin")
     with h5py.File(tmp_path / "x.h5", "w") as file:
@@ -426,9 +492,14 @@ def test_a_compression_of_a_plugin_is_named_or_read(tmp_path: Path, monkeypatch:
     refused(tmp_path / "x.h5", "pip install hdf5plugin")
 
 
-@pytest.mark.parametrize("suffix", ["loom", "nwb", "h5mu", "rds", "fcs", "xlsx", "pkl", "png", "csv.xz"])
+@pytest.mark.parametrize(
+    "suffix", ["loom", "nwb", "h5mu", "rds", "fcs", "xlsx", "pkl", "png", "csv.xz"]
+)
 def test_a_known_format_that_is_not_read_leads_on(tmp_path: Path, suffix: str) -> None:
-    refused(write(tmp_path / f"x.{suffix}", "x"), "unpack it" if suffix == "csv.xz" else "files are not read; ")
+    refused(
+        write(tmp_path / f"x.{suffix}", "x"),
+        "unpack it" if suffix == "csv.xz" else "files are not read; ",
+    )
 
 
 # --- findings that mask each other, and the command of inspect
@@ -450,20 +521,41 @@ def test_strays_and_hot_pixels_do_not_hide_each_other() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_clean_file_on_disk_has_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_file_on_disk_has_no_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.save(tmp_path / "x.npy", FRAMES)
     main([str(tmp_path / "x.npy"), "dataset.in_memory=false"])
     out = capsys.readouterr().out
     assert "finding:" not in out and "dataset.in_memory=false" in out
-    write(tmp_path / "x.csv", "," + table([[k, *row] for k, row in enumerate(MATRIX)], "a,b,c,d,e,f"))
+    write(
+        tmp_path / "x.csv", "," + table([[k, *row] for k, row in enumerate(MATRIX)], "a,b,c,d,e,f")
+    )
     main([str(tmp_path / "x.csv")])
     assert "note:    the column without a name is left out" in capsys.readouterr().out
 
 
-ODD_NAMES = ("a=b", "a b", "ä[1]", "x,y", "{z}", "it's", 'q"t', "$HOME ${x}", "a\\b", "(1)", "#1", "~t", "null", "a\nb")
+ODD_NAMES = (
+    "a=b",
+    "a b",
+    "ä[1]",
+    "x,y",
+    "{z}",
+    "it's",
+    'q"t',
+    "$HOME ${x}",
+    "a\\b",
+    "(1)",
+    "#1",
+    "~t",
+    "null",
+    "a\nb",
+)
 
 
-def test_the_printed_command_is_accepted_for_any_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_command_is_accepted_for_any_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The shell splits what is printed, and Hydra reads the words."""
     from hydra import compose, initialize_config_dir
 
@@ -478,9 +570,15 @@ def test_the_printed_command_is_accepted_for_any_path(tmp_path: Path, capsys: py
             write(folder / "x.csv", table([[k, *row] for k, row in enumerate(MATRIX)], head))
             with pytest.raises(SystemExit):  # with a finding, the column of numbers
                 main([str(folder / "x.csv")])
-            (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command: ")]
+            (line,) = [
+                line
+                for line in capsys.readouterr().out.splitlines()
+                if line.startswith("command: ")
+            ]
             script = f"printf '%s\\0' {line.removeprefix('command: ')}"
-            words = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode()
+            words = subprocess.run(
+                ["bash", "-c", script], capture_output=True, check=True
+            ).stdout.decode()
             settings = words.split("\0")[2:-1]
             config = compose("train", settings)
             assert config.dataset.path == str(folder / "x.csv")
@@ -495,7 +593,9 @@ def test_the_printed_command_trains(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.parent.mkdir()
     np.save(path, MATRIX)
     main([str(path)])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command: ")]
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("command: ")
+    ]
     command = line.removeprefix("command: ").replace("python", shlex.quote(sys.executable), 1)
     command = f"{command} debug=fast runs_dir={shlex.quote(str(tmp_path / 'runs'))} run_id=a"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)

@@ -88,7 +88,8 @@ def test_palettes_and_bilevel_images_are_looked_up(tmp_path: Path) -> None:
 def test_mixed_channels_need_a_choice(tmp_path: Path) -> None:
     save(tmp_path / "a.png", mode="RGB")
     save(tmp_path / "b.png", mode="RGBA")
-    message = r"b\.png has 4 channels but .*a\.png has 3: choose one number for all with dataset.channels=1|2|3|4"
+    message = r"b\.png has 4 channels but .*a\.png has 3: choose one number for all with "
+    message += r"dataset\.channels=1\|2\|3\|4"
     with pytest.raises(ValueError, match=message):
         image_folder(tmp_path, size=8)
     assert image_folder(tmp_path, size=8, holdout=0.5, channels=3).shape == (3, 8, 8)

@@ -1,7 +1,7 @@
 """Files that would take memory or time, or execute code: each is refused soon, in one line.
 
-A case is a function that makes a file in a folder and returns what reads it. Cases of a library that is not installed
-are skipped; what is checked before a library sees a file is tested without it.
+A case is a function that makes a file in a folder and returns a function that reads it. Cases of a
+library that is not installed are skipped; checks before a library opens a file need no library.
 """
 
 from __future__ import annotations
@@ -104,27 +104,52 @@ def described(descr: Any, shape: Any, order: Any = False, body: bytes = bytes(19
 
 
 HEADERS = {
-    "empty": b"", "a magic alone": b"\x93NUMPY", "half a magic": b"\x93NUM", "text": b"1,2,3\n4,5,6\n",
-    "pickle": PICKLE, "objects": described("|O", (1), body=PICKLE),
+    "empty": b"",
+    "a magic alone": b"\x93NUMPY",
+    "half a magic": b"\x93NUM",
+    "text": b"1,2,3\n4,5,6\n",
+    "pickle": PICKLE,
+    "objects": described("|O", (1), body=PICKLE),
     "objects in a record": described([("a", "|O")], (1), body=PICKLE),
-    "a record": described([("a", "<i8"), ("b", "<i8")], (3)), "bytes without a kind": described("|V8", (8, 3)),
-    "10^12 rows": described("<i8", (10**12, 3)), "2^62 x 4": described("<i8", (2**62, 4)),
-    "10^30 rows": described("<i8", (10**30, 1)), "more than there is": described("<i8", (9, 3)),
-    "negative": described("<i8", (-8, 3)), "twice negative": described("<i8", (-8, -3)),
-    "a fraction of a row": described("<i8", (8.0, 3)), "rows of text": described("<i8", ("8", "3")),
-    "truth for a side": described("<i8", (True, 24), "x"), "no tuple": described("<i8", 24),
-    "no shape": npy("{'descr': '<i8'}\n"), "another kind": described("<q9", (8, 3)),
-    "wide text": described("<U2000000000", (1)), "a list of arrays": described(("<i8", (10**9)), (1)),
+    "a record": described([("a", "<i8"), ("b", "<i8")], (3)),
+    "bytes without a kind": described("|V8", (8, 3)),
+    "10^12 rows": described("<i8", (10**12, 3)),
+    "2^62 x 4": described("<i8", (2**62, 4)),
+    "10^30 rows": described("<i8", (10**30, 1)),
+    "more than there is": described("<i8", (9, 3)),
+    "negative": described("<i8", (-8, 3)),
+    "twice negative": described("<i8", (-8, -3)),
+    "a fraction of a row": described("<i8", (8.0, 3)),
+    "rows of text": described("<i8", ("8", "3")),
+    "truth for a side": described("<i8", (True, 24), "x"),
+    "no tuple": described("<i8", 24),
+    "no shape": npy("{'descr': '<i8'}\n"),
+    "another kind": described("<q9", (8, 3)),
+    "wide text": described("<U2000000000", (1)),
+    "a list of arrays": described(("<i8", (10**9)), (1)),
     "a program": npy("__import__('os').makedirs('owned')\n"),
-    "a call as shape": npy("{'descr': '<i8', 'fortran_order': False, 'shape': __import__('os').makedirs('owned')}\n"),
-    "deep": npy("(" * 9000 + "\n"), "deep signs": npy("-" * 9000 + "1\n"), "long": npy("{" + " " * 60000 + "}\n"),
-    "cut in its header": described("<i8", (8, 3))[:40], "cut in its numbers": described("<i8", (8, 3))[:-1],
-    "version 3": npy("{'descr': [('é', '<i8')], 'fortran_order': False, 'shape': (3)}\n", bytes(192), b"\3\0"),
-    "version 9": npy("{}", b"", b"\x09\0"), "dates": described("<M8[D]", (8, 3)), "complex": described("<c16", (4, 3)),
-    "words": described("<U2", (8, 3)), "no axis": described("<i8", ()), "one axis": described("<i8", (24)),
-    "six axes": described("<i8", (2, 2, 3, 2, 1, 1)), "no rows": described("<i8", (0, 3)),
-    "no columns": described("<i8", (8, 0)), "2^60 empty rows": described("<i8", (2**60, 0)),
-}  # fmt: skip
+    "a call as shape": npy(
+        "{'descr': '<i8', 'fortran_order': False, 'shape': __import__('os').makedirs('owned')}\n"
+    ),
+    "deep": npy("(" * 9000 + "\n"),
+    "deep signs": npy("-" * 9000 + "1\n"),
+    "long": npy("{" + " " * 60000 + "}\n"),
+    "cut in its header": described("<i8", (8, 3))[:40],
+    "cut in its numbers": described("<i8", (8, 3))[:-1],
+    "version 3": npy(
+        "{'descr': [('é', '<i8')], 'fortran_order': False, 'shape': (3)}\n", bytes(192), b"\3\0"
+    ),
+    "version 9": npy("{}", b"", b"\x09\0"),
+    "dates": described("<M8[D]", (8, 3)),
+    "complex": described("<c16", (4, 3)),
+    "words": described("<U2", (8, 3)),
+    "no axis": described("<i8", ()),
+    "one axis": described("<i8", (24)),
+    "six axes": described("<i8", (2, 2, 3, 2, 1, 1)),
+    "no rows": described("<i8", (0, 3)),
+    "no columns": described("<i8", (8, 0)),
+    "2^60 empty rows": described("<i8", (2**60, 0)),
+}
 
 
 def with_bytes(name: str, content: bytes, read: Callable[[Path], object], folder: Path) -> Read:
@@ -247,25 +272,39 @@ def at(name: str, where: int, value: Any, dtype: Any = np.int64) -> dict[str, An
 
 
 SPARSE = {
-    "an index of 10^9": at("indices", 3, 10**9), "an index of -10^9": at("indices", 3, -(10**9)),
-    "one too many": at("indices", 3, 3), "an index of 2^63": at("indices", 3, 2**63, np.uint64),
-    "a pointer of 10^9": at("indptr", -1, 10**9), "a pointer back": at("indptr", 3, 0),
-    "a negative pointer": at("indptr", 2, -5), "a first pointer": at("indptr", 0, 1),
+    "an index of 10^9": at("indices", 3, 10**9),
+    "an index of -10^9": at("indices", 3, -(10**9)),
+    "one too many": at("indices", 3, 3),
+    "an index of 2^63": at("indices", 3, 2**63, np.uint64),
+    "a pointer of 10^9": at("indptr", -1, 10**9),
+    "a pointer back": at("indptr", 3, 0),
+    "a negative pointer": at("indptr", 2, -5),
+    "a first pointer": at("indptr", 0, 1),
     "a pointer of 2^64 - 1": at("indptr", 4, 2**64 - 1, np.uint64),
     "fewer pointers": {"indptr": parts()["indptr"][:-1]},
-    "more pointers": {"indptr": np.append(parts()["indptr"], 10**6)}, "no pointers": {"indptr": np.zeros(0, int)},
-    "fewer numbers": {"data": parts()["data"][:-2]}, "fewer indices": {"indices": parts()["indices"][:-2]},
-    "a smaller shape": {"shape": np.array([8, 2])}, "more rows": {"shape": np.array([9, 3])},
-    "2^40 rows": {"shape": np.array([2**40, 3])}, "negative rows": {"shape": np.array([-8, 3])},
-    "three sides": {"shape": np.array([8, 3, 1])}, "no sides": {"shape": np.array(24)},
-    "fractions of rows": {"shape": np.array([8.0, 3.0])}, "sides of text": {"shape": np.array(["8", "3"])},
+    "more pointers": {"indptr": np.append(parts()["indptr"], 10**6)},
+    "no pointers": {"indptr": np.zeros(0, int)},
+    "fewer numbers": {"data": parts()["data"][:-2]},
+    "fewer indices": {"indices": parts()["indices"][:-2]},
+    "a smaller shape": {"shape": np.array([8, 2])},
+    "more rows": {"shape": np.array([9, 3])},
+    "2^40 rows": {"shape": np.array([2**40, 3])},
+    "negative rows": {"shape": np.array([-8, 3])},
+    "three sides": {"shape": np.array([8, 3, 1])},
+    "no sides": {"shape": np.array(24)},
+    "fractions of rows": {"shape": np.array([8.0, 3.0])},
+    "sides of text": {"shape": np.array(["8", "3"])},
     "fractions as indices": {"indices": parts()["indices"] + 0.0},
-    "fractions as pointers": {"indptr": parts()["indptr"] * 1.0}, "text": {"data": parts()["data"].astype(str)},
-    "complex": {"data": parts()["data"] * 1j}, "dates": {"data": parts()["data"].astype("M8[D]")},
+    "fractions as pointers": {"indptr": parts()["indptr"] * 1.0},
+    "text": {"data": parts()["data"].astype(str)},
+    "complex": {"data": parts()["data"] * 1j},
+    "dates": {"data": parts()["data"].astype("M8[D]")},
     "a table of numbers": {"data": parts()["data"][:, None]},
-    "a table of indices": {"indices": parts()["indices"][:, None]}, "another format": {"format": np.array(b"xyz")},
-    "a format of objects": {"format": np.array(b"os.system")}, "a column for csc": {"format": np.array(b"csc")},
-}  # fmt: skip
+    "a table of indices": {"indices": parts()["indices"][:, None]},
+    "another format": {"format": np.array(b"xyz")},
+    "a format of objects": {"format": np.array(b"os.system")},
+    "a column for csc": {"format": np.array(b"csc")},
+}
 for word, changes in SPARSE.items():
     CASES[f"sparse npz: {word}"] = partial(
         lambda changes, folder: archive(
@@ -275,9 +314,14 @@ for word, changes in SPARSE.items():
     )
 CASES["sparse npz: row of 10^9"] = lambda folder: archive(
     folder,
-    {"format": saved(np.array(b"coo")), "shape": saved(np.array([8, 3])), "data": saved(np.ones(2)),
-     "row": saved(np.array([0, 10**9])), "col": saved(np.array([0, 1]))},
-)  # fmt: skip
+    {
+        "format": saved(np.array(b"coo")),
+        "shape": saved(np.array([8, 3])),
+        "data": saved(np.ones(2)),
+        "row": saved(np.array([0, 10**9])),
+        "col": saved(np.array([0, 1])),
+    },
+)
 CASES["sparse npz: no pointers at all"] = lambda folder: archive(
     folder, {name: saved(of) for name, of in parts().items() if name != "indptr"}
 )
@@ -332,14 +376,18 @@ def as_exposure(array: Any, folder: Path) -> Read:
 
 
 CASES |= {
-    "csv: nothing": partial(text, ""), "csv: a head alone": partial(text, "a,b\n"),
+    "csv: nothing": partial(text, ""),
+    "csv: a head alone": partial(text, "a,b\n"),
     "csv: short rows": partial(text, "a,b\n1,2\n3\n"),
     "csv: 200 kB in a field": partial(text, "a,b\n" + "x" * 200_000 + ",1\n"),
     "csv: 20,000 letters": partial(text, "k,a\n" + ("x" * 20_000 + ",1\n") * 9, labels="k"),
     "csv: a head of 20,000 letters": partial(text, "x" * 20_000 + ",b\n1,2\n"),
-    "csv: NUL": partial(text, b"a\n1\0\n2\n"), "csv: Latin-1": partial(text, b"a,b\n\xe9,1\n"),
-    "csv: UTF-16": partial(text, "a,b\n1,2\n".encode("utf-16")), "csv: 10^400": partial(text, "a\n" + "1e400\n" * 9),
-    "csv: NaN": partial(text, "a\n" + "nan\n" * 9), "csv: negative": partial(text, "a\n" + "-1\n" * 9),
+    "csv: NUL": partial(text, b"a\n1\0\n2\n"),
+    "csv: Latin-1": partial(text, b"a,b\n\xe9,1\n"),
+    "csv: UTF-16": partial(text, "a,b\n1,2\n".encode("utf-16")),
+    "csv: 10^400": partial(text, "a\n" + "1e400\n" * 9),
+    "csv: NaN": partial(text, "a\n" + "nan\n" * 9),
+    "csv: negative": partial(text, "a\n" + "-1\n" * 9),
     "csv: two heads": partial(text, "a,a\n1,2\n"),
     "csv: 1,000 lengths": partial(text, "".join("1," * k + "\n" for k in range(1000))),
     "csv: 5,000 digits": partial(text, "a\n" + "9" * 5000 + "\n1\n"),
@@ -348,13 +396,18 @@ CASES |= {
     "csv: no letters": partial(text, "s\n" + "ACGT\n" * 9, sequences="s", letters=""),
     "tsv: commas": partial(text, "a,b\n1,2\n", name="x.tsv"),
     "a file of another kind": partial(text, "a", name="x.xyz"),
-}  # fmt: skip
+}
 WRONG = {
-    "text": np.full((8, 3), "a"), "NaN": np.full((8, 3), np.nan), "0.3": np.full((8, 3), 0.3),
-    "infinity": np.full((8, 3), np.inf), "dates": np.full((8, 3), "2020-01-01", dtype="M8[D]"),
-    "complex": np.ones((8, 3)) * 1j, "another shape": np.ones((3, 8), bool), "bytes": np.full((8, 3), b"a"),
+    "text": np.full((8, 3), "a"),
+    "NaN": np.full((8, 3), np.nan),
+    "0.3": np.full((8, 3), 0.3),
+    "infinity": np.full((8, 3), np.inf),
+    "dates": np.full((8, 3), "2020-01-01", dtype="M8[D]"),
+    "complex": np.ones((8, 3)) * 1j,
+    "another shape": np.ones((3, 8), bool),
+    "bytes": np.full((8, 3), b"a"),
     "spans": np.ones((8, 3), dtype="m8[s]"),
-}  # fmt: skip
+}
 for word, array in WRONG.items():
     CASES[f"mask: {word}"] = partial(with_second_file, "mask", array)
     if word not in ("text", "bytes", "0.3", "another shape"):
@@ -393,29 +446,52 @@ def painted(kind: str, mode: str = "RGB") -> bytes:
     return file.getvalue()
 
 
-SCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n(owned) (w) file closefile\nshowpage\n%%EOF\n"
+SCRIPT = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n"
+    b"(owned) (w) file closefile\nshowpage\n%%EOF\n"
+)
 CASES |= {
-    "png: PostScript": partial(image, SCRIPT), "png: 100,000 x 100,000": partial(image, png(100_000, 100_000)),
+    "png: PostScript": partial(image, SCRIPT),
+    "png: 100,000 x 100,000": partial(image, png(100_000, 100_000)),
     "png: a bomb": partial(image, png(12_000, 12_000, bytes(10**6))),
-    "png: 2^31 x 2^31": partial(image, png(2**31 - 1, 2**31 - 1)), "png: cut": partial(image, painted("png")[:45]),
-    "png: no image": partial(image, b"\x89PNG\r\n\x1a\n"), "png: empty": partial(image, b""),
+    "png: 2^31 x 2^31": partial(image, png(2**31 - 1, 2**31 - 1)),
+    "png: cut": partial(image, painted("png")[:45]),
+    "png: no image": partial(image, b"\x89PNG\r\n\x1a\n"),
+    "png: empty": partial(image, b""),
     "png: 16 bits": partial(image, painted("png", "I;16")),
     "tif: floating-point": partial(image, painted("tiff", "F"), name="a.tif"),
-    "png: a PDF": partial(image, painted("pdf")), "png: an icon": partial(image, painted("ico")),
+    "png: a PDF": partial(image, painted("pdf")),
+    "png: an icon": partial(image, painted("ico")),
     "jpg: text": partial(image, b"GIF89a" + b"x" * 99, name="a.jpg"),
     "tif: leads back": partial(image, b"II*\0\x08\0\0\0\0\0\x08\0\0\0", name="a.tif"),
     "ppm: 10^9 wide": partial(image, b"P6 1000000000 1000000000 255\n", name="a.ppm"),
-}  # fmt: skip
+}
 
 
 # --- zarr, without the library
 
-V2 = {"zarr_format": 2, "shape": [8, 3], "chunks": [8, 3], "dtype": "<i8", "compressor": None, "fill_value": 0,
-      "order": "C", "filters": None}  # fmt: skip
+V2 = {
+    "zarr_format": 2,
+    "shape": [8, 3],
+    "chunks": [8, 3],
+    "dtype": "<i8",
+    "compressor": None,
+    "fill_value": 0,
+    "order": "C",
+    "filters": None,
+}
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
-V3 = {"zarr_format": 3, "node_type": "array", "shape": [8, 3], "data_type": "int64", "fill_value": 0, "codecs": [BYTES],
-      "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 3]}}, "attributes": {},
-      "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}  # fmt: skip
+V3 = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [8, 3],
+    "data_type": "int64",
+    "fill_value": 0,
+    "codecs": [BYTES],
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 3]}},
+    "attributes": {},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+}
 GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 GROUP_2 = {"zarr_format": 2}
 TEXT = {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
@@ -467,17 +543,26 @@ def sharded(**changes: Any) -> dict[str, Any]:
 
 ESCAPED = json.dumps(BAD_V2).replace("pickle", "p\\u0069ckle")
 STORES: dict[str, dict[str, Any]] = {
-    "a pickle": {".zarray": BAD_V2, "0.0": PICKLE}, "a pickle in other letters": {".zarray": ESCAPED, "0.0": PICKLE},
+    "a pickle": {".zarray": BAD_V2, "0.0": PICKLE},
+    "a pickle in other letters": {".zarray": ESCAPED, "0.0": PICKLE},
     "a pickle as compressor": {".zarray": V2 | {"compressor": {"id": "pickle"}}, "0.0": PICKLE},
     "objects as pickles": {".zarray": BAD_V2 | {"dtype": "|O"}, "0.0": PICKLE},
     "objects": {".zarray": V2 | {"dtype": "|O"}},
     "objects as JSON": {".zarray": V2 | {"dtype": "|O", "filters": [{"id": "json2"}]}},
     "objects as msgpack": {".zarray": V2 | {"dtype": "|O", "filters": [{"id": "msgpack2"}]}},
-    "text, then a pickle": {".zarray": V2 | {"dtype": "|O", "filters": [{"id": "vlen-utf8"}, {"id": "pickle"}]}},
-    "categories": {".zarray": V2 | {"filters": [{"id": "categorize", "labels": ["a"], "dtype": "|O"}]}},
-    "differences of objects": {".zarray": V2 | {"filters": [{"id": "delta", "dtype": "<i8", "astype": "|O"}]}},
-    "records": {".zarray": V2 | {"dtype": [["a", "|O"]]}}, "bytes without a kind": {".zarray": V2 | {"dtype": "|V8"}},
-    "dates": {".zarray": V2 | {"dtype": "<M8[s]"}}, "wide text": {".zarray": V2 | {"dtype": "<U1000000000"}},
+    "text, then a pickle": {
+        ".zarray": V2 | {"dtype": "|O", "filters": [{"id": "vlen-utf8"}, {"id": "pickle"}]}
+    },
+    "categories": {
+        ".zarray": V2 | {"filters": [{"id": "categorize", "labels": ["a"], "dtype": "|O"}]}
+    },
+    "differences of objects": {
+        ".zarray": V2 | {"filters": [{"id": "delta", "dtype": "<i8", "astype": "|O"}]}
+    },
+    "records": {".zarray": V2 | {"dtype": [["a", "|O"]]}},
+    "bytes without a kind": {".zarray": V2 | {"dtype": "|V8"}},
+    "dates": {".zarray": V2 | {"dtype": "<M8[s]"}},
+    "wide text": {".zarray": V2 | {"dtype": "<U1000000000"}},
     "a kind of two lines": {".zarray": V2 | {"dtype": "<i8\n"}},
     "a setting of a codec": {".zarray": V2 | {"compressor": {"id": "blosc", "cname": "|O"}}},
     "a codec without a name": {".zarray": V2 | {"compressor": {"cname": "lz4"}}},
@@ -486,45 +571,70 @@ STORES: dict[str, dict[str, Any]] = {
     "capitals": {".ZARRAY": BAD_V2, ".zgroup": GROUP_2},
     "filters in capitals": {".zarray": {key.upper(): value for key, value in BAD_V2.items()}},
     "deep inside": {".zgroup": GROUP_2, "a/b/.zarray": BAD_V2, "a/b/0.0": PICKLE},
-    "consolidated": {"c/.zarray": V2, ".zmetadata": {"metadata": {"c/.zarray": BAD_V2}}, "c/0.0": PICKLE},
+    "consolidated": {
+        "c/.zarray": V2,
+        ".zmetadata": {"metadata": {"c/.zarray": BAD_V2}},
+        "c/0.0": PICKLE,
+    },
     "consolidated, like attributes": {".zmetadata": {"metadata": {"a.zattrs": BAD_V2}}},
     "consolidated, not at all": {".zmetadata": {"metadata": [1]}},
-    "another format": {".zarray": V2 | {"zarr_format": 1}}, "negative": {".zarray": V2 | {"shape": [-8, 3]}},
-    "parts of nothing": {".zarray": V2 | {"chunks": [0, 3]}}, "parts of other axes": {".zarray": V2 | {"chunks": [8]}},
+    "another format": {".zarray": V2 | {"zarr_format": 1}},
+    "negative": {".zarray": V2 | {"shape": [-8, 3]}},
+    "parts of nothing": {".zarray": V2 | {"chunks": [0, 3]}},
+    "parts of other axes": {".zarray": V2 | {"chunks": [8]}},
     "sides of text": {".zarray": V2 | {"shape": ["8", "3"]}},
     "sides of fractions": {".zarray": V2 | {"shape": [8.5, 3]}},
     "truth for sides": {".zarray": V2 | {"shape": [True, 3]}},
     "no shape": {".zarray": {"zarr_format": 2, "dtype": "<i8"}},
-    "a list to fill with": {".zarray": V2 | {"fill_value": [1]}}, "no JSON": {".zarray": "{"},
-    "deep JSON": {".zarray": "[" * 10**5}, "JSON of other bytes": {".zarray": b"\xff\xfe{"},
-    "a long number": {".zarray": '{"shape": 1' + "0" * 9999 + "}"}, "a JSON of 100 MB": {".zarray": spaces},
-    "a pipe for metadata": {".zarray": os.mkfifo}, "a pipe for numbers": {".zarray": V2, "0.0": os.mkfifo},
+    "a list to fill with": {".zarray": V2 | {"fill_value": [1]}},
+    "no JSON": {".zarray": "{"},
+    "deep JSON": {".zarray": "[" * 10**5},
+    "JSON of other bytes": {".zarray": b"\xff\xfe{"},
+    "a long number": {".zarray": '{"shape": 1' + "0" * 9999 + "}"},
+    "a JSON of 100 MB": {".zarray": spaces},
+    "a pipe for metadata": {".zarray": os.mkfifo},
+    "a pipe for numbers": {".zarray": V2, "0.0": os.mkfifo},
     "a link to numbers": {".zarray": V2, "0.0": lambda path: path.symlink_to("/etc/passwd")},
     "a link to a folder": {".zgroup": GROUP_2, "a": lambda path: path.symlink_to("/")},
     "a folder for metadata": {".zarray/x": b""},
-    "a device": {".zarray": V2, "0.0": lambda path: path.symlink_to("/dev/zero")}, "3: a pickle": {"zarr.json": BAD_V3},
+    "a device": {".zarray": V2, "0.0": lambda path: path.symlink_to("/dev/zero")},
+    "3: a pickle": {"zarr.json": BAD_V3},
     "3: in other letters": {"zarr.json": json.dumps(BAD_V3).replace("pickle", "p\\u0069ckle")},
     "3: an unknown codec": {"zarr.json": V3 | {"codecs": [BYTES, {"name": "mine"}]}},
-    "3: a codec by address": {"zarr.json": V3 | {"codecs": [{"name": "os.system", "configuration": {"command": "x"}}]}},
-    "3: no codec": {"zarr.json": V3 | {"codecs": []}}, "3: a codec of text": {"zarr.json": V3 | {"codecs": ["bytes"]}},
-    "3: a setting": {"zarr.json": V3 | {"codecs": [{"name": "bytes", "configuration": {"endian": "pickle"}}]}},
+    "3: a codec by address": {
+        "zarr.json": V3 | {"codecs": [{"name": "os.system", "configuration": {"command": "x"}}]}
+    },
+    "3: no codec": {"zarr.json": V3 | {"codecs": []}},
+    "3: a codec of text": {"zarr.json": V3 | {"codecs": ["bytes"]}},
+    "3: a setting": {
+        "zarr.json": V3 | {"codecs": [{"name": "bytes", "configuration": {"endian": "pickle"}}]}
+    },
     "3: inside parts": {"zarr.json": sharded(codecs=BAD_V3["codecs"])},
     "3: in the index of parts": {"zarr.json": sharded(index_codecs=BAD_V3["codecs"])},
     "3: parts in parts": {"zarr.json": sharded(codecs=sharded(codecs=BAD_V3["codecs"])["codecs"])},
-    "3: in front of parts": {"zarr.json": V3 | {"codecs": [*BAD_V3["codecs"], *sharded()["codecs"]]}},
+    "3: in front of parts": {
+        "zarr.json": V3 | {"codecs": [*BAD_V3["codecs"], *sharded()["codecs"]]}
+    },
     "3: a transformer": {"zarr.json": V3 | {"storage_transformers": [{"name": "mine"}]}},
     "3: objects": {"zarr.json": V3 | {"data_type": "object"}},
-    "3: a record": {"zarr.json": V3 | {"data_type": {"name": "structured", "configuration": {"fields": []}}}},
-    "3: bytes": {"zarr.json": V3 | {"data_type": "r64"}}, "3: wide text": {"zarr.json": V3 | {"data_type": WIDE}},
-    "3: a grid": {"zarr.json": V3 | in_parts(0)}, "3: no grid": {"zarr.json": V3 | {"chunk_grid": None}},
+    "3: a record": {
+        "zarr.json": V3 | {"data_type": {"name": "structured", "configuration": {"fields": []}}}
+    },
+    "3: bytes": {"zarr.json": V3 | {"data_type": "r64"}},
+    "3: wide text": {"zarr.json": V3 | {"data_type": WIDE}},
+    "3: a grid": {"zarr.json": V3 | in_parts(0)},
+    "3: no grid": {"zarr.json": V3 | {"chunk_grid": None}},
     "3: consolidated": {"zarr.json": inline(c=BAD_V3), "c/zarr.json": V3},
     "3: consolidated as attributes": {"zarr.json": inline(node_type=GROUP, attributes=BAD_V3)},
     "3: consolidated twice": {"zarr.json": inline(g=inline(c=BAD_V3))},
     "3: consolidated of 2": {"zarr.json": inline(c=BAD_V2)},
-    "3: a name twice": {"zarr.json": json.dumps(BAD_V3)[:-1] + ', "codecs": [' + json.dumps(BYTES) + "]}"},
-    "3: another format": {"zarr.json": V3 | {"zarr_format": 4}}, "3: capitals": {"ZARR.json": BAD_V3},
+    "3: a name twice": {
+        "zarr.json": json.dumps(BAD_V3)[:-1] + ', "codecs": [' + json.dumps(BYTES) + "]}"
+    },
+    "3: another format": {"zarr.json": V3 | {"zarr_format": 4}},
+    "3: capitals": {"ZARR.json": BAD_V3},
     "3: a pipe": {"zarr.json": os.mkfifo},
-}  # fmt: skip
+}
 for word, files in STORES.items():
     CASES[f"zarr: {word}"] = partial(store, files)
 CASES["zarr: a file"] = partial(with_bytes, "x.zarr", b"PK\3\4", read_file)
@@ -534,7 +644,7 @@ CASES["zarr: a file"] = partial(with_bytes, "x.zarr", b"PK\3\4", read_file)
 
 
 def deflated(size: int) -> bytes:
-    """At least so many zeros in a thousandth of the bytes, by one part many times; only the sum at its end is wrong."""
+    """At least `size` zeros in a thousandth of the bytes; only the checksum at the end is wrong."""
     deflate = zlib.compressobj()
     first = deflate.compress(bytes(1 << 24)) + deflate.flush(zlib.Z_FULL_FLUSH)
     again = deflate.compress(bytes(1 << 24)) + deflate.flush(zlib.Z_FULL_FLUSH)
@@ -570,11 +680,18 @@ CASES |= {
     "zarr: 10^30 rows": partial(opened_store, {".zarray": V2 | {"shape": [10**30, 3]}}),
     "zarr: 10^9 rows": partial(opened_store, {".zarray": V2 | {"shape": [10**9, 3]}}),
     "zarr: parts of 10^12": partial(opened_store, {".zarray": V2 | {"chunks": [10**12, 3]}}),
-    "zarr: 10^7 parts": partial(opened_store, {".zarray": V2 | {"shape": [10**7, 3], "chunks": [1, 3]}}),
-    "zarr: no numbers": partial(opened_store, {".zarray": V2 | {"compressor": {"id": "zlib"}}, "0.0": b"xyz"}),
+    "zarr: 10^7 parts": partial(
+        opened_store, {".zarray": V2 | {"shape": [10**7, 3], "chunks": [1, 3]}}
+    ),
+    "zarr: no numbers": partial(
+        opened_store, {".zarray": V2 | {"compressor": {"id": "zlib"}}, "0.0": b"xyz"}
+    ),
     "zarr: fewer numbers": partial(opened_store, {".zarray": V2, "0.0": bytes(8)}),
-    "zarr: a bomb of zlib": partial(bomb, "zlib", deflated), "zarr: a bomb of zstd": partial(bomb, "zstd", zstandard),
-    "zarr: text that is none": partial(opened_store, {".zarray": V2 | TEXT, "0.0": b"\xff\xff\xff\x7f" + bytes(40)}),
+    "zarr: a bomb of zlib": partial(bomb, "zlib", deflated),
+    "zarr: a bomb of zstd": partial(bomb, "zstd", zstandard),
+    "zarr: text that is none": partial(
+        opened_store, {".zarray": V2 | TEXT, "0.0": b"\xff\xff\xff\x7f" + bytes(40)}
+    ),
     "zarr: nothing": partial(opened_store, {".zgroup": GROUP_2}),
     "zarr: no metadata": partial(opened_store, {"x": b""}),
     "zarr: no AnnData": partial(opened_store, NO_TABLE),
@@ -582,7 +699,7 @@ CASES |= {
     "zarr: 3, parts of 10^12": partial(version3, {"zarr.json": V3 | in_parts(10**12)}),
     "zarr: 3, no numbers": partial(version3, {"zarr.json": V3, "c/0/0": b"xyz"}),
     "zarr: 3, parts that are none": partial(version3, {"zarr.json": sharded(), "c/0/0": bytes(36)}),
-}  # fmt: skip
+}
 
 
 # --- HDF5, AnnData, Parquet, TIFF
@@ -613,11 +730,12 @@ def elsewhere(library: Any, file: Any) -> None:
 
 
 def long_text(library: Any, file: Any) -> None:
-    file["counts"], file["k"] = COUNTS, np.array(["x" * 20_000] * 8, dtype=object)
+    file["counts"] = COUNTS
+    file["k"] = np.array(["x" * 20_000] * 8, dtype=object)
 
 
 def damaged_heap(position: int, value: bytes, folder: Path) -> Read:
-    """The heap of a file's text, with something else in its first object: number, references, size."""
+    """A heap of text whose first object, [number][references][size], is changed at a position."""
     read = hdf5(long_text, folder)
     content = bytearray((folder / "x.h5").read_bytes())
     put(b"GCOL", 16 + position, value)(content)
@@ -642,10 +760,8 @@ def annotated(library: Any, file: Any, **changes: Any) -> None:
             }
         )
         frame["_index"] = np.array([str(k) for k in range(size)], dtype=object)
-        frame["k/codes"], frame["k/categories"] = (
-            changes.get("codes", np.zeros(size, "i1")),
-            np.array(["a", "b"], dtype=object),
-        )
+        frame["k/codes"] = changes.get("codes", np.zeros(size, "i1"))
+        frame["k/categories"] = np.array(["a", "b"], dtype=object)
     x = file.create_group("X")
     x.attrs.update(
         {"encoding-type": changes.get("kind", "csr_matrix"), "shape": changes.get("shape", [8, 3])}
@@ -696,17 +812,33 @@ def entries(*values: tuple[int, int, int, int]) -> bytes:
 
 
 CASES |= {
-    "h5: 10^12 rows": partial(hdf5, lambda h5, file: file.create_dataset("counts", (10**12, 3), "i8", chunks=(100, 3))),
-    "h5: 10^9 rows": partial(hdf5, lambda h5, file: file.create_dataset("counts", (10**9, 3), "i8", chunks=(100, 3))),
-    "h5: 10^7 parts": partial(hdf5, lambda h5, file: file.create_dataset("counts", (10**7, 3), "u1", chunks=(1, 3))),
-    "h5: objects": partial(hdf5, opaque), "h5: in another file": partial(hdf5, virtual),
-    "h5: bytes of another file": partial(hdf5, elsewhere), "h5: a bomb": partial(hdf5, compressed),
-    "h5: records": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8), [("a", "i8")])),
-    "h5: references": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.ref_dtype)),
-    "h5: lists": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.vlen_dtype(int))),
+    "h5: 10^12 rows": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", (10**12, 3), "i8", chunks=(100, 3))
+    ),
+    "h5: 10^9 rows": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", (10**9, 3), "i8", chunks=(100, 3))
+    ),
+    "h5: 10^7 parts": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", (10**7, 3), "u1", chunks=(1, 3))
+    ),
+    "h5: objects": partial(hdf5, opaque),
+    "h5: in another file": partial(hdf5, virtual),
+    "h5: bytes of another file": partial(hdf5, elsewhere),
+    "h5: a bomb": partial(hdf5, compressed),
+    "h5: records": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", (8), [("a", "i8")])
+    ),
+    "h5: references": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.ref_dtype)
+    ),
+    "h5: lists": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.vlen_dtype(int))
+    ),
     "h5: nothing": partial(hdf5, lambda h5, file: None),
     "h5: groups 3,000 deep": partial(hdf5, lambda h5, file: file.create_group("/g" * 3000)),
-    "h5: no space": partial(hdf5, lambda h5, file: file.create_dataset("counts", data=h5.Empty("i8"))),
+    "h5: no space": partial(
+        hdf5, lambda h5, file: file.create_dataset("counts", data=h5.Empty("i8"))
+    ),
     "h5: long text": partial(hdf5, long_text, labels="k"),
     "h5: text without an end": partial(damaged_heap, 0, bytes(16)),
     "h5: text beyond its heap": partial(damaged_heap, 8, b"\xff" * 8),
@@ -718,18 +850,30 @@ CASES |= {
     "h5ad: no indices": partial(hdf5, partial(without, "X/indices"), name="x.h5ad"),
     "h5ad: a link out": partial(hdf5, linked, name="x.h5ad"),
     "h5ad: another matrix": partial(hdf5, partial(annotated, kind="awkward-array"), name="x.h5ad"),
-    "h5ad: a category of 99": partial(hdf5, partial(annotated, codes=np.full(8, 99, "i1")), name="x.h5ad", labels="k"),
-    "h5ad: a category of -99": partial(hdf5, partial(annotated, codes=np.full(8, -99)), name="x.h5ad", labels="k"),
-    "parquet: no table": partial(with_library, "pyarrow", "x.parquet", b"PAR1" + bytes(99) + b"PAR1"),
+    "h5ad: a category of 99": partial(
+        hdf5, partial(annotated, codes=np.full(8, 99, "i1")), name="x.h5ad", labels="k"
+    ),
+    "h5ad: a category of -99": partial(
+        hdf5, partial(annotated, codes=np.full(8, -99)), name="x.h5ad", labels="k"
+    ),
+    "parquet: no table": partial(
+        with_library, "pyarrow", "x.parquet", b"PAR1" + bytes(99) + b"PAR1"
+    ),
     "parquet: many rows": partial(parquet, few_words),
     "parquet: lists": partial(parquet, lambda arrow: arrow.table({"a": [[1, 2]] * 9})),
-    "parquet: long text": partial(parquet, lambda arrow: arrow.table({"a": [1] * 9, "k": ["x" * 10**6] * 9})),
+    "parquet: long text": partial(
+        parquet, lambda arrow: arrow.table({"a": [1] * 9, "k": ["x" * 10**6] * 9})
+    ),
     "parquet: bytes": partial(parquet, lambda arrow: arrow.table({"a": [b"x"] * 9})),
-    "parquet: dates": partial(parquet, lambda arrow: arrow.table({"a": arrow.array([1] * 9, arrow.timestamp("s"))})),
+    "parquet: dates": partial(
+        parquet, lambda arrow: arrow.table({"a": arrow.array([1] * 9, arrow.timestamp("s"))})
+    ),
     "tif: no image": partial(with_library, "tifffile", "x.tif", b"II*\0"),
-    "tif: leads back as numbers": partial(with_library, "tifffile", "x.tif", b"II*\0\x08\0\0\0\0\0\x08\0\0\0"),
+    "tif: leads back as numbers": partial(
+        with_library, "tifffile", "x.tif", b"II*\0\x08\0\0\0\0\0\x08\0\0\0"
+    ),
     "tif: 2^32 wide": partial(with_library, "tifffile", "x.tif", entries(*sorted(WIDE_TIFF))),
-}  # fmt: skip
+}
 for word, changes in SPARSE.items():
     if (
         isinstance(next(iter(changes.values())), np.ndarray)
@@ -777,15 +921,23 @@ for suffix in ("npy", "npz", "csv", "tsv", "parquet", "h5ad", "h5", "hdf5", "tif
 for suffix in READERS:
     CASES[f"pipe: graph{suffix}"] = partial(pipe, f"x{suffix}", read_graphs)
 for word, read in {
-    "exposure": lambda path: to_tensor(str(path), "exposure"), "array": load_array, "target": read_arrays,
-    "checkpoint": read_checkpoint, "metrics": read_rows, "reference": lambda path: reference.file_reference(path, None),
+    "exposure": lambda path: to_tensor(str(path), "exposure"),
+    "array": load_array,
+    "target": read_arrays,
+    "checkpoint": read_checkpoint,
+    "metrics": read_rows,
+    "reference": lambda path: reference.file_reference(path, None),
     "table": lambda path: read_table(path.parent),
-}.items():  # fmt: skip
+}.items():
     CASES[f"pipe: {word}"] = partial(pipe, "table.csv", read)
 for name, read in {
-    "config.yaml": save_report, "metrics.json": save_report, "samples/metrics.json": save_report,
-    "model/config.json": save_report, "model/model.safetensors": save_report, "metrics.csv": comparison,
-}.items():  # fmt: skip
+    "config.yaml": save_report,
+    "metrics.json": save_report,
+    "samples/metrics.json": save_report,
+    "model/config.json": save_report,
+    "model/model.safetensors": save_report,
+    "metrics.csv": comparison,
+}.items():
     for word, change in {
         "a pipe": os.mkfifo,
         "a link out": led_out,

@@ -27,7 +27,12 @@ def check(data: Any, labels: Any = None) -> CountData:
 
 
 def test_arrays_of_any_library_are_the_same_counts() -> None:
-    for data in (MATRIX, MATRIX.tolist(), torch.from_numpy(MATRIX), scipy.sparse.csr_matrix(MATRIX)):
+    for data in (
+        MATRIX,
+        MATRIX.tolist(),
+        torch.from_numpy(MATRIX),
+        scipy.sparse.csr_matrix(MATRIX),
+    ):
         check(data)
     check(torch.from_numpy(MATRIX).double().requires_grad_())
     check(np.ma.masked_greater(MATRIX, 99))
@@ -72,7 +77,11 @@ def test_anndata_brings_names_and_columns() -> None:
     sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))
     made = anndata.AnnData(sparse, obs=cells, var=pandas.DataFrame(index=list("abcdef")))
     data = check(made, "kind")
-    assert data.class_names == ("x", "y", "z") and data.features == tuple("abcdef") and data.from_anndata
+    assert (
+        data.class_names == ("x", "y", "z")
+        and data.features == tuple("abcdef")
+        and data.from_anndata
+    )
     with pytest.raises(ValueError, match="no column 'nonsense', found 'kind'"):
         check(made, "nonsense")
 

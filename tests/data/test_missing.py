@@ -99,11 +99,22 @@ def test_complete_samples_are_those_without_missing_entries() -> None:
     )
 
 
-@pytest.mark.parametrize(("array", "mask", "message"), [
-    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=finite treats these entries as missing"),
-    (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
-    (np.where(np.arange(4) > 0, MATRIX, np.nan), "finite", "element 0 is missing in every sample"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("array", "mask", "message"),
+    [
+        (
+            np.where(SEEN, MATRIX, np.nan),
+            None,
+            "dataset.mask=finite treats these entries as missing",
+        ),
+        (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
+        (
+            np.where(np.arange(4) > 0, MATRIX, np.nan),
+            "finite",
+            "element 0 is missing in every sample",
+        ),
+    ],
+)
 def test_impossible_masks_are_refused(
     tmp_path: Path, array: Any, mask: str | None, message: str
 ) -> None:
@@ -119,10 +130,16 @@ def test_masks_of_another_shape_are_refused(tmp_path: Path) -> None:
         counts(tmp_path / "x.npz", mask="seen")
 
 
-@pytest.mark.parametrize(("shape", "series", "expected"), [
-    ((30, 2, 8), None, (2, 8)), ((30, 6, 8), None, (1, 6, 8)), ((30, 6, 8), True, (6, 8)),
-    ((30, 2, 8), False, (1, 2, 8)), ((30, 1, 4, 4, 4), None, (1, 4, 4, 4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "series", "expected"),
+    [
+        ((30, 2, 8), None, (2, 8)),
+        ((30, 6, 8), None, (1, 6, 8)),
+        ((30, 6, 8), True, (6, 8)),
+        ((30, 2, 8), False, (1, 2, 8)),
+        ((30, 1, 4, 4, 4), None, (1, 4, 4, 4)),
+    ],
+)
 def test_series_images_and_volumes(
     tmp_path: Path, shape: Any, series: bool | None, expected: Any
 ) -> None:

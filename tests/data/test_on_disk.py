@@ -1,4 +1,4 @@
-"""Counts on disk and the same counts in memory: content, order, statistics; files that change or are wrong."""
+"""Counts on disk equal counts in memory; files that change or are damaged are refused."""
 
 import os
 import pickle
@@ -173,7 +173,9 @@ def test_scores_are_those_of_counts_in_memory(
     monkeypatch.setattr(count_scores, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
-    scores = [compare_counts(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
+    scores = [
+        compare_counts(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)
+    ]
     assert scores[0] == scores[1]
     scorer = CountScorer().begin(disk, 12)
     scorer.update({"samples": disk.test[:12]}, torch.arange(12))

@@ -156,24 +156,33 @@ def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
     assert data.train.dtype == torch.uint8 and (data.max_count, len(data.train)) == (1, 7200)
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
-    ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
-    ({"labels": "dose", "holdout": 2.0}, "fraction between 0 and 1"),
-    ({"labels": "type"}, "'dose' holds numbers that are not whole"),
-    ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
+        ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
+        ({"labels": "dose", "holdout": 2.0}, "fraction between 0 and 1"),
+        ({"labels": "type"}, "'dose' holds numbers that are not whole"),
+        ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
+    ],
+)
 def test_missing_columns_are_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         counts(write_table(tmp_path / "x.csv"), **settings)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("a,b\n1,2\n3\n", "every row needs as many fields as the first"), ("", "every row needs"),
-    ("a,a\n1,2\n3,4\n", "two columns have the name 'a'"), ("a,b\n1,\n3,4\n", "whole numbers, got nan"),
-    ("a,b\n1,.5\n3,.25\n", "these look log-transformed"), ("a,b\nx,y\nz,w\n", "no column of numbers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3\n", "every row needs as many fields as the first"),
+        ("", "every row needs"),
+        ("a,a\n1,2\n3,4\n", "two columns have the name 'a'"),
+        ("a,b\n1,\n3,4\n", "whole numbers, got nan"),
+        ("a,b\n1,.5\n3,.25\n", "these look log-transformed"),
+        ("a,b\nx,y\nz,w\n", "no column of numbers"),
+    ],
+)
 def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(UserError, match=message):

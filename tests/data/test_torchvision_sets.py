@@ -60,10 +60,8 @@ def test_fashion_mnist(fashion: Path) -> None:
 def test_the_last_training_images_are_validation_data(
     fashion: Path, validation: float, number: int
 ) -> None:
-    official, data = (
-        fashion_mnist(fashion, validation=0),
-        fashion_mnist(fashion, validation=validation),
-    )
+    official = fashion_mnist(fashion, validation=0)
+    data = fashion_mnist(fashion, validation=validation)
     assert (
         torch.equal(torch.cat([data.train, data.val]), official.train) and len(data.val) == number
     )
@@ -169,7 +167,8 @@ def test_binarization_is_a_threshold_of_the_enlarged_image() -> None:
 
 
 def test_real_mnist(real_data: Path) -> None:
-    data, bits = mnist(real_data, size=32, validation=0), binarized_mnist(real_data, validation=0)
+    data = mnist(real_data, size=32, validation=0)
+    bits = binarized_mnist(real_data, validation=0)
     assert (data.train.shape, data.test.shape) == ((60000, 1, 32, 32), (10000, 1, 32, 32))
     assert data.train.sum().item() == pytest.approx(33.3184 * 60000 * 28 * 28, rel=1e-5)
     assert (data.max_count, data.num_classes) == (255, 10)

@@ -1,4 +1,4 @@
-"""Laws that are known exactly, by enumeration; words in sequences; a classifier that learns; a spectral distance."""
+"""Exact distributions against enumeration, motifs of sequences, and a classifier that learns."""
 
 import itertools
 import math
@@ -69,7 +69,8 @@ def test_draws_marginals_and_means_are_those_of_all_states(chain):
 
 def test_reverse_runs_follow_bayes_rule(chain):
     model = ExactModel("toy", chain)
-    z, t = torch.tensor([[2, 0, 1]]), 0.7
+    z = torch.tensor([[2, 0, 1]])
+    t = 0.7
     node = noise_of(model.process, z, torch.tensor(t, dtype=torch.float64))[0]
     keep = math.exp(-t)
     assert torch.allclose(
@@ -115,7 +116,8 @@ def test_laws_made_by_hand_are_laws():
 
 
 def test_the_exact_posterior_of_the_grid_is_that_of_its_reward():
-    model, reward = Synthetic(2), Reward(Ring(), 2.0)
+    model = Synthetic(2)
+    reward = Reward(Ring(), 2.0)
     x = torch.cartesian_prod(torch.arange(50), torch.arange(50))
     both = model.p[x].prod(1) * torch.exp(2.0 * reward(x.double())[:, 0])
     one = model.exact(Ring(), 2.0)
@@ -136,7 +138,8 @@ def images(labelled=True):
 
 
 def test_a_classifier_learns_the_same_whatever_was_drawn_before():
-    first, again = LearnedClassifier(300, 4), LearnedClassifier(300, 4)
+    first = LearnedClassifier(300, 4)
+    again = LearnedClassifier(300, 4)
     first.learn(images(), 16)
     torch.rand(5)
     state = torch.get_rng_state()

@@ -71,7 +71,7 @@ def test_a_wrong_law_is_told_apart():
 
 
 def problem_of_counts(levels, seed=1):
-    """A spiky law of three counts, and photons from their weighted sum: (p, likelihood, problem)."""
+    """Return (p, likelihood, problem) of three spiky counts, with photons of their weighted sum."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(0.3 * np.ones(levels**3))
     axes = np.stack(np.meshgrid(*[np.arange(levels)] * 3, indexing="ij"), -1).reshape(-1, 3)
@@ -182,7 +182,8 @@ class WalkingPrior(Prior):
 
     def one_step_samples(self, x, s, streams, num_samples):
         return [
-            self.step(x, torch.zeros_like(s), s, streams.fold_in(k).step(0)) for k in range(num_samples)
+            self.step(x, torch.zeros_like(s), s, streams.fold_in(k).step(0))
+            for k in range(num_samples)
         ]
 
     def reverse(self, z, t, source=None, num_steps=None):
@@ -193,7 +194,7 @@ class WalkingPrior(Prior):
 
 @pytest.mark.deep
 def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
-    """Binomial thinning: rollouts that contradict y were taken for the last word, and more particles were worse."""
+    """With binomial thinning a rollout may contradict y although its particle does not."""
     p, _, _ = problem_of_counts(5)
     toy = Toy("counts", p.reshape(5, 5, 5))
     problem = InverseProblem(Identity(), Binomial([0.3, 0.5, 0.4]), torch.tensor([1.0, 2.0, 0.0]))
@@ -213,7 +214,7 @@ def all_alike(x, t):
 
 
 def test_the_best_particle_is_chosen_by_guesses_of_itself():
-    """Of its parent, which all have in common, they would tell nothing: half of the samples were wrong."""
+    """Guesses of the common parent would not tell the particles from each other."""
     prior = Prior(all_alike, Uniform(1), (8,), times=logit_times(20, 5.0, -5.0))
     problem = InverseProblem(Inpaint(torch.arange(8) == 0), Flips(3.0), torch.ones(8))
     found = SMC(4, greedy=True).sample(prior, problem, 200)
@@ -233,10 +234,8 @@ def test_a_guess_that_contradicts_one_number_is_valued_by_the_others():
     ]
 
 
-BLUR, THIRD = (
-    torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]]),
-    torch.tensor([1.0, 2.0, 0.0]),
-)
+BLUR = torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]])
+THIRD = torch.tensor([1.0, 2.0, 0.0])
 FIVE = {
     "sum": InverseProblem(Matrix(torch.ones(1, 3)), Poisson(1.0, 0.5), torch.tensor([6.0])),
     "thinning with zeros": InverseProblem(Identity(), Binomial([0.3, 0.5, 0.4]), THIRD),
@@ -262,7 +261,7 @@ def evidence(problem, number, particles=20, seed=0):
 
 @pytest.mark.deep
 def test_an_unknown_exposure_and_the_counts_are_drawn_together():
-    """posterior=auto: sweeps that draw the number in turn, then moves, against enumeration, zeros and all."""
+    """posterior=auto against enumeration, with a likelihood that has zeros."""
     p, _, _ = problem_of_counts(5)
     blind = BlindProblem(
         Identity(),
@@ -281,12 +280,10 @@ def test_an_unknown_exposure_and_the_counts_are_drawn_together():
 
 @pytest.mark.deep
 def test_confidence_intervals_of_an_unknown_gain_cover():
-    """200 truths and gains of the prior; of nine tenths the gain lies between the ends of 19 joint draws."""
+    """Of 200 truths and gains of the prior, nine tenths of the gains lie within 19 joint draws."""
     p, _, _ = problem_of_counts(5)
-    rng, states = (
-        np.random.default_rng(0),
-        torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double(),
-    )
+    rng = np.random.default_rng(0)
+    states = torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double()
     gain = torch.from_numpy(0.5 * 8 ** rng.random(200))
     x = states[rng.choice(125, 200, p=p)]
     camera = [Camera(3.0, 0.5, float(one), 10.0, 0.3) for one in gain]
@@ -298,10 +295,14 @@ def test_confidence_intervals_of_an_unknown_gain_cover():
     )
     log_l = problem.log_likelihood(states.repeat_interleave(200, 0)).view(125, 200)
     weight = log_l.T.exp() * torch.from_numpy(p)
-    found = torch.stack([
-        problem.draw_value(states[categorical(weight, streams.fold_in(k).step(1))], streams.fold_in(k).step(2))
-        for k in range(200, 219)
-    ])  # fmt: skip
+    found = torch.stack(
+        [
+            problem.draw_value(
+                states[categorical(weight, streams.fold_in(k).step(1))], streams.fold_in(k).step(2)
+            )
+            for k in range(200, 219)
+        ]
+    )
     assert 0.87 <= float(((found.amin(0) < gain) & (gain < found.amax(0))).double().mean()) <= 0.93
     assert float(found.log().std(0).median()) < 0.6 * math.log(8) / math.sqrt(
         12
@@ -312,7 +313,8 @@ def test_confidence_intervals_of_an_unknown_gain_cover():
 def test_moves_take_the_bias_of_few_particles_away(name):
     """What posterior=auto does with black boxes; 16 particles alone are off by .03 to .04."""
     p, _, _ = problem_of_counts(5)
-    toy, problem = Toy("counts", p.reshape(5, 5, 5)), FIVE[name]
+    toy = Toy("counts", p.reshape(5, 5, 5))
+    problem = FIVE[name]
     prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 6.0, -6.0), toy=toy)
     weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
     found = Auto().resolve(prior, BlackBoxed(problem)).sample(prior, BlackBoxed(problem), 1500)
@@ -335,12 +337,10 @@ def test_the_evidence_is_within_a_twentieth_of_a_nat(name):
 
 @pytest.mark.parametrize("name", FIVE)
 def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
-    """posterior=auto as it comes; its sweeps alone are off by .07 (exposure map) and .2 (gaussian)."""
+    """posterior=auto; its sweeps alone are off by 0.07 (exposure map) and 0.2 (gaussian)."""
     p, _, _ = problem_of_counts(5)
-    problem, axes = (
-        FIVE[name],
-        np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3),
-    )
+    problem = FIVE[name]
+    axes = np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3)
     toy = SplitToy(
         p,
         problem.log_likelihood(torch.from_numpy(axes).double()).exp().numpy(),
@@ -373,7 +373,8 @@ def test_two_islands_have_their_weights():
 @pytest.mark.parametrize("start", ["wrong", pytest.param("right", marks=pytest.mark.deep)])
 def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
     """One pixel of a pair is known; proposals that must hit it by chance would hardly move."""
-    pair, n = pixel_pair(), 1200
+    pair = pixel_pair()
+    n = 1200
     given = pair.cube[8] / pair.cube[8].sum()
     hidden = (
         np.random.default_rng(0).choice(16, n, p=given)
@@ -395,8 +396,8 @@ def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
 
 
 @pytest.mark.deep
-def test_an_element_of_a_spiky_law_is_known():
-    """posterior=auto, given the rarest value of 125 states; 16 particles of 25 steps are off by .06."""
+def test_a_known_element_of_a_spiky_distribution_conditions_the_others():
+    """posterior=auto, given the rarest of 125 states; 16 particles of 25 steps are off by 0.06."""
     cube = problem_of_counts(5)[0].reshape(5, 5, 5)
     y = int(cube.sum((1, 2)).argmin())
     prior = Prior(ExactDenoiser(Toy("counts", cube)), PureDeath(4), (3,), Trapezoidal())
@@ -428,10 +429,11 @@ def problem_named(name):
     ],
 )
 def test_truths_have_uniform_ranks_among_samples_of_their_measurement(name, method, is_calibrated):
-    """Simulation-based calibration [Talts 2018] with the exact denoiser; a likelihood taken too often is told apart."""
+    """Simulation-based calibration [Talts 2018], which detects a likelihood that counts twice."""
     exact = problem_named(name)
     truths = exact.truths(300, 3)
-    prior, problem = exact.prior(), exact.measure(truths, 4)
+    prior = exact.prior()
+    problem = exact.measure(truths, 4)
     ranks, _ = ranks_of_truths(method.resolve(prior, problem), prior, problem, truths, 19)
     assert (rank_p_value(ranks) > 1e-3) == is_calibrated
 

@@ -55,16 +55,24 @@ from blackout.verification.draws import p_value
 
 SHAPE = (2, 6, 6)
 OPERATORS = [
-    (Identity(), SHAPE), (InpaintBox((1, 2), (0, 3)), SHAPE), (InpaintRandom(0.3), SHAPE), (Pool(2), SHAPE),
-    (Pool(3), (12,)), (Blur(3, 0.8), SHAPE), (Matrix(torch.eye(12)[:5] + 1.0 * (torch.arange(12) == 3)), (12,)),
-    (Xor(0.5), SHAPE), (And(2.0), (12,)), (Inpaint(torch.arange(12) % 3 > 0), (12,)),
-]  # fmt: skip
+    (Identity(), SHAPE),
+    (InpaintBox((1, 2), (0, 3)), SHAPE),
+    (InpaintRandom(0.3), SHAPE),
+    (Pool(2), SHAPE),
+    (Pool(3), (12,)),
+    (Blur(3, 0.8), SHAPE),
+    (Matrix(torch.eye(12)[:5] + 1.0 * (torch.arange(12) == 3)), (12,)),
+    (Xor(0.5), SHAPE),
+    (And(2.0), (12,)),
+    (Inpaint(torch.arange(12) % 3 > 0), (12,)),
+]
 
 
 @pytest.mark.parametrize("operator, shape", OPERATORS, ids=lambda one: type(one).__name__)
 def test_an_operator_depends_on_what_it_says(operator, shape):
     x = torch.randint(0, 2, (1, *shape), generator=torch.Generator().manual_seed(0)).double()
-    elements, m = math.prod(shape), operator(x).flatten()
+    elements = math.prod(shape)
+    m = operator(x).flatten()
     seen = operator.observed_mask(shape)
     pairs = {tuple(pair) for pair in operator.incidence(shape).T.tolist()}
     for element in range(elements):
@@ -82,7 +90,8 @@ def test_an_operator_depends_on_what_it_says(operator, shape):
         operator, Poisson(0.5, 0.2), torch.ones(1, *operator.measurement_shape(shape))
     )
     relaxed = Coupling(PureDeath(7)).relax(problem, shape, 0.3)
-    z, inside = torch.cat([x, 3 * x]).to(torch.uint8), made[-1].elements
+    z = torch.cat([x, 3 * x]).to(torch.uint8)
+    inside = made[-1].elements
     tried = z.flatten(1).repeat(8, 1)
     tried[:, inside] = torch.arange(8, dtype=torch.uint8).repeat_interleave(2)[:, None]
     one_by_one = torch.cat(
@@ -115,10 +124,16 @@ def test_sums_are_what_they_are_called():
     )
 
 
-@pytest.mark.parametrize("noise, m, mean, variance", [
-    (Binomial(0.3), 20.0, 6.0, 4.2), (Poisson(0.5, 2.0), 8.0, 6.0, 6.0), (Gaussian(1.5), 4.0, 4.0, 2.25),
-    (Flips(2.0), 1.0, 1.0, 0.0), (Camera(0.5, 1.0, 2.0, 100.0, 1.5), 10.0, 112.0, 26.25),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "noise, m, mean, variance",
+    [
+        (Binomial(0.3), 20.0, 6.0, 4.2),
+        (Poisson(0.5, 2.0), 8.0, 6.0, 6.0),
+        (Gaussian(1.5), 4.0, 4.0, 2.25),
+        (Flips(2.0), 1.0, 1.0, 0.0),
+        (Camera(0.5, 1.0, 2.0, 100.0, 1.5), 10.0, 112.0, 26.25),
+    ],
+)
 def test_noises_draw_what_they_say(noise, m, mean, variance):
     values = torch.full((1, 40_000), m, dtype=torch.float64)
     y = noise.draw(values, SampleStreams(0, torch.zeros(1, dtype=torch.int64)).step(0))
@@ -138,7 +153,7 @@ def test_noises_of_counts_are_normalised(noise, m):
 
 
 def test_a_camera_writes_what_it_says():
-    """Its density is normalised, and that of photons alone where nothing is read out: against a sum by hand."""
+    """The density is normalised and equals a sum over photons; without readout it is theirs."""
     noise = Camera(0.5, 1.0, 2.0, 100.0, 1.5)
     y = torch.arange(80.0, 170.0, 0.05, dtype=torch.float64)[:, None]
     density = noise.log_prob(y, torch.full_like(y, 7.0)).exp()[:, 0]
@@ -172,8 +187,9 @@ def test_an_unknown_number_is_integrated_over():
 
 
 def test_narrow_peaks_of_an_unknown_gain_are_not_missed():
-    """Photons are whole, so that a camera of little readout noise has a likelihood of many peaks."""
-    x, y = torch.tensor([[1.0, 3.0, 2.0]]).double(), torch.tensor([[15.1, 27.0, 20.2]]).double()
+    """Photons are integers, so a camera of little readout noise has a likelihood of many peaks."""
+    x = torch.tensor([[1.0, 3.0, 2.0]]).double()
+    y = torch.tensor([[15.1, 27.0, 20.2]]).double()
     problem = BlindProblem(
         Identity(), Camera(3.0, 0.5, 2.0, 10.0, 0.3), y, UnknownParameter("noise", "gain", 0.5, 4.0)
     )
@@ -186,7 +202,8 @@ def test_narrow_peaks_of_an_unknown_gain_are_not_missed():
 
 def test_a_fit_is_judged_by_the_number_drawn_with_each_sample():
     """Not by the middle of all: a brighter image goes with a shorter exposure."""
-    x, numbers = torch.tensor([[2.0, 4.0], [8.0, 16.0]]).double(), torch.tensor([4.0, 1.0]).double()
+    x = torch.tensor([[2.0, 4.0], [8.0, 16.0]]).double()
+    numbers = torch.tensor([4.0, 1.0]).double()
     exposure = BlindProblem(
         Identity(),
         Poisson(2.0),
@@ -215,9 +232,11 @@ def test_any_callable_is_an_operator():
     signed = Matrix(linear.weight.detach())
     physics = type("Physics", (), {"A": staticmethod(lambda x: x[:, :3] - x[:, 3:])})()
     for operator, wanted in (
-        (Function(linear), linear(x.float()).double()), (Function(physics), x[:, :3] - x[:, 3:]),
-        (Function(lambda x: x.cumsum(1)), x.cumsum(1)), (signed, x @ linear.weight.double().T),
-    ):  # fmt: skip
+        (Function(linear), linear(x.float()).double()),
+        (Function(physics), x[:, :3] - x[:, 3:]),
+        (Function(lambda x: x.cumsum(1)), x.cumsum(1)),
+        (signed, x @ linear.weight.double().T),
+    ):
         assert torch.allclose(operator(x), wanted) and operator.measurement_shape((6,)) == tuple(
             wanted.shape[1:]
         )
@@ -233,7 +252,8 @@ def test_any_callable_is_an_operator():
 
 def test_maps_and_masks_lie_as_measurements_do(tmp_path):
     """Channels last in files, whichever setting they are of."""
-    survival, y = np.linspace(0.1, 0.9, 24).reshape(3, 4, 2), torch.ones(1, 2, 3, 4)
+    survival = np.linspace(0.1, 0.9, 24).reshape(3, 4, 2)
+    y = torch.ones(1, 2, 3, 4)
     np.save(tmp_path / "map.npy", survival)
     found = Binomial(str(tmp_path / "map.npy")).log_prob(y, y).exp()
     assert np.allclose(found[0].permute(1, 2, 0), survival)
@@ -289,9 +309,13 @@ def test_what_cannot_work_is_refused():
     assert z.tolist() == [[1, 5]] and level == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize("operator, noise, y", [
-    (Matrix(torch.tensor([[1.0, -1.0]])), Poisson(), [3.0]), (Xor(0.5), Binomial(0.9), [1.0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "operator, noise, y",
+    [
+        (Matrix(torch.tensor([[1.0, -1.0]])), Poisson(), [3.0]),
+        (Xor(0.5), Binomial(0.9), [1.0]),
+    ],
+)
 def test_differences_of_elements_are_not_called_impossible(operator, noise, y):
     """Data all of one level give 0."""
     InverseProblem(operator, noise, torch.tensor(y)).check((2,), 1)
@@ -303,7 +327,8 @@ def test_differences_of_elements_are_not_called_impossible(operator, noise, y):
 def test_a_heat_bath_passes_over_all_forests_as_often_as_it_is_told(passes):
     problem = InverseProblem(Pool(3), Flips(), torch.zeros(4))
     step = make_step(problem, Coupling(Uniform(1)), (12,), "heat_bath", passes=passes)
-    x, streams = torch.zeros(2, 12, dtype=torch.uint8), SampleStreams(0, torch.arange(2))
+    x = torch.zeros(2, 12, dtype=torch.uint8)
+    streams = SampleStreams(0, torch.arange(2))
     assert (
         len(step.forests) == 3
         and step(x, x, 0.5, streams)[1].likelihood_evaluations == passes * 3 * 2
@@ -316,16 +341,16 @@ def test_a_heat_bath_passes_over_all_forests_as_often_as_it_is_told(passes):
 @pytest.mark.parametrize("operator, count", [(Xor(0.6), 1), (And(1.5), 2)], ids=["xor", "and"])
 def test_trees_of_pairs_are_drawn_from_their_exact_conditional(process, operator, count):
     """Six bits and a penalty of one nat, by enumeration: of one forest after a single pass."""
-    shape, t, n = (1, 2, 3), 0.7, 20_000
+    shape = (1, 2, 3)
+    t = 0.7
+    n = 20_000
     problem = InverseProblem(
         operator,
         Flips(1.0),
         (torch.arange(math.prod(operator.measurement_shape(shape))) % 2).double(),
     )
-    coupling, x = (
-        Coupling(process),
-        torch.tensor([0, 1, 1, 1, 1, 0], dtype=torch.uint8).view(1, *shape),
-    )
+    coupling = Coupling(process)
+    x = torch.tensor([0, 1, 1, 1, 1, 0], dtype=torch.uint8).view(1, *shape)
     step = make_step(problem, coupling, shape, passes=5)
     assert len(step.forests) == count and any(forest.branches for forest in step.forests)
     z = step(x.expand(n, *shape), x.expand(n, *shape), t, SampleStreams(0, torch.arange(n)))[0]
@@ -375,10 +400,14 @@ def known_chains():
     for k in range(1, 30):
         waves[:, k] -= 0.8 * waves[:, k - 1]
     return {
-        "independent": noise, "two modes, stuck": noise + 20 * (np.arange(8) % 2)[:, None], "walks": walk,
-        "waves": waves, "counts": rng.poisson(1.0, (4, 31)).astype(float),
-        "widths": noise * (1 + np.arange(8))[:, None], "short": noise[:3, :5],
-    }  # fmt: skip
+        "independent": noise,
+        "two modes, stuck": noise + 20 * (np.arange(8) % 2)[:, None],
+        "walks": walk,
+        "waves": waves,
+        "counts": rng.poisson(1.0, (4, 31)).astype(float),
+        "widths": noise * (1 + np.arange(8))[:, None],
+        "short": noise[:3, :5],
+    }
 
 
 @pytest.mark.parametrize("name", ARVIZ)
@@ -397,16 +426,17 @@ def test_rows_repeat_to_any_number(n):
 
 
 def test_equal_evidence_has_an_error():
-    """Eight equal estimates leave a share of 1 - 0.025^(1/8) of others open; others show their own error."""
+    """Eight equal estimates leave room for a share of 1 - 0.025^(1/8) of different ones."""
     assert log_mean_exp(np.full(8, 2.0)) == (2.0, pytest.approx((1 - 0.025 ** (1 / 8)) / 1.959964))
     logs = np.log([1.0, 2.0, 3.0])
     assert log_mean_exp(logs) == (pytest.approx(np.log(2)), pytest.approx(1 / 2 / 3**0.5))
 
 
 def test_an_impossible_state_is_the_lowest_not_left_out():
-    """One chain at -inf, the others free: the same ranks, and so the same figures, as one far below them."""
+    """One chain at -inf has the ranks, and so the figures, of one far below the others."""
     chains = known_chains()["independent"]
-    chains[0], low = -np.inf, known_chains()["independent"]
+    chains[0] = -np.inf
+    low = known_chains()["independent"]
     low[0] = -50.0
     assert r_hat(chains) == pytest.approx(r_hat(low)) and r_hat(chains) > 1.05
     assert ess_bulk(chains) == pytest.approx(ess_bulk(low)) and ess_bulk(chains) < 100
@@ -414,22 +444,29 @@ def test_an_impossible_state_is_the_lowest_not_left_out():
     assert np.isnan([r_hat(chains[:1]), r_hat(chains[:, :3]), ess_bulk(chains[:, :3])]).all()
 
 
-@pytest.mark.parametrize("chains, sweeps", [(4, 30), (12, 12), pytest.param(3, 8, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "chains, sweeps", [(4, 30), (12, 12), pytest.param(3, 8, marks=pytest.mark.deep)]
+)
 def test_perfect_chains_exceed_the_limit_of_r_hat_in_one_run_of_twenty(chains, sweeps):
-    """The largest of 18 statistics of independent normal draws exceeded 1.05 in half of all runs, and in most."""
-    rng, runs = np.random.default_rng(0), 200
+    """The largest of 18 statistics of independent normal draws exceeds 1.05 in most runs."""
+    rng = np.random.default_rng(0)
+    runs = 200
     limit = r_hat_limit(chains, sweeps, 18, 0.05)
-    largest = np.array([
-        max(r_hat(rng.normal(size=(chains, sweeps))) for _ in range(18)) for _ in range(runs)
-    ])
+    largest = np.array(
+        [max(r_hat(rng.normal(size=(chains, sweeps))) for _ in range(18)) for _ in range(runs)]
+    )
     assert (largest > limit).mean() <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
     assert (largest > 1.05).mean() > 0.3 and (largest > 1 + 0.5 * (limit - 1)).mean() > 0.5
 
 
 PLANTED = {
-    "right": (1.0, 0.0, 0.0, False), "outlier": (1.0, 0.0, 1000.0, True), "more noise": (2.0, 0.0, 0.0, True),
-    "less noise": (0.3, 0.0, 0.0, True), "background": (1.0, 1.5, 0.0, True), "another operator": (1.0, 0.0, 0.0, True),
-}  # fmt: skip
+    "right": (1.0, 0.0, 0.0, False),
+    "outlier": (1.0, 0.0, 1000.0, True),
+    "more noise": (2.0, 0.0, 0.0, True),
+    "less noise": (0.3, 0.0, 0.0, True),
+    "background": (1.0, 1.5, 0.0, True),
+    "another operator": (1.0, 0.0, 0.0, True),
+}
 
 
 @pytest.mark.parametrize("noise", [Gaussian(2.0), Poisson(3.0)], ids=["gaussian", "poisson"])
@@ -451,8 +488,9 @@ def test_measurements_that_no_sample_explains_are_told_from_others(noise, plante
 
 
 def test_some_samples_that_do_not_explain_y_are_seen_among_others():
-    """Their mean p is a half. Of draws of the posterior itself p is hardly ever small: 200 normal truths, 8 samples."""
-    rng, noise = np.random.default_rng(0), Gaussian(1.0)
+    """200 normal truths, 8 samples; p is hardly ever small for draws from the exact posterior."""
+    rng = np.random.default_rng(0)
+    noise = Gaussian(1.0)
     truth, error, spread = (
         torch.from_numpy(rng.normal(size=size)) for size in ((200, 6), (200, 6), (200, 8, 6))
     )
@@ -476,7 +514,7 @@ def test_the_next_draw_lies_within_an_interval_as_often_as_it_says():
 
 
 def test_measurements_that_the_model_would_not_give_are_told_from_others():
-    """64 of its own: of right ones p is small no more often than it says; of four faults it is below .001."""
+    """For right measurements p is small no more often than it says; for four faults p < 0.001."""
     rng = np.random.default_rng(0)
 
     def found(n, fault=lambda y, mean: y):
@@ -492,9 +530,11 @@ def test_measurements_that_the_model_would_not_give_are_told_from_others():
     p = np.array([prior_predictive_p_value(one, own, 48) for one in found(600)])
     assert (p < 0.05).mean() < 0.06 and (p < 1e-3).mean() < 0.004
     faults = {
-        "dead": lambda y, mean: np.where(np.arange(48) < 12, 0, y), "saturated": lambda y, mean: np.minimum(y, 6),
-        "gain": lambda y, mean: np.round(1.5 * y), "another order": lambda y, mean: y[:, ::-1],
-    }  # fmt: skip
+        "dead": lambda y, mean: np.where(np.arange(48) < 12, 0, y),
+        "saturated": lambda y, mean: np.minimum(y, 6),
+        "gain": lambda y, mean: np.round(1.5 * y),
+        "another order": lambda y, mean: y[:, ::-1],
+    }
     for name, fault in faults.items():
         assert (
             np.mean([prior_predictive_p_value(one, own, 48) < 1e-3 for one in found(40, fault)])
@@ -507,7 +547,7 @@ def test_measurements_that_the_model_would_not_give_are_told_from_others():
 
 @pytest.mark.parametrize("numbers", [48, 1])
 def test_bright_measurements_are_no_less_like_the_model(numbers):
-    """Totals that differ a thousandfold: of right ones p is small no more often than it says, also of one number."""
+    """For totals that differ a thousandfold, p is small no more often than it says."""
     rng = np.random.default_rng(0)
 
     def found(n):
@@ -528,11 +568,12 @@ def test_a_noise_without_variance_has_no_predictive_p_value():
     )
 
 
-def test_calibration_sees_what_is_wrong():
-    """Samples of the truth's own law are calibrated, narrower ones are not: of counts, most of which are equal."""
+def test_calibration_detects_samples_that_are_too_narrow():
+    """Samples of the truth's distribution are calibrated despite ties; narrower ones are not."""
     rng = np.random.default_rng(0)
     mean = rng.gamma(1.0, 1.0, size=200)
-    truth, right = rng.poisson(mean), rng.poisson(mean, (20, 200))
+    truth = rng.poisson(mean)
+    right = rng.poisson(mean, (20, 200))
     wrong = np.round(mean)[None].repeat(20, 0)
     good, bad = (normalised_ranks(samples, truth, rng) for samples in (right, wrong))
     assert rank_p_value({"x": good}) > 1e-3 > rank_p_value({"x": bad})
@@ -540,9 +581,10 @@ def test_calibration_sees_what_is_wrong():
 
 
 def test_metropolis_begins_at_a_possible_state():
-    """At a high level all is dark, and dark pixels send no photons: the chain begins nearer to the data."""
+    """At a high noise level all pixels are dark and send no photons; the chain starts lower."""
     y = torch.tensor([3.0, 0.0, 1.0, 2.0])
-    problem, streams = InverseProblem(Pool(2), Poisson(), y), SampleStreams(0, torch.arange(6))
+    problem = InverseProblem(Pool(2), Poisson(), y)
+    streams = SampleStreams(0, torch.arange(6))
     x = torch.zeros(6, 8, dtype=torch.uint8)
     z = find_possible_state(problem, Coupling(PureDeath(4)), x, 6.0, streams)
     assert bool(torch.isfinite(problem.log_likelihood(z.double())).all())

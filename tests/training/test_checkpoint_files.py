@@ -25,7 +25,11 @@ from tests import processes
 
 
 def content(step):
-    return {"state_dict": {"w": torch.full((300,), float(step))}, "blackout": {}, "global_step": step}
+    return {
+        "state_dict": {"w": torch.full((300,), float(step))},
+        "blackout": {},
+        "global_step": step,
+    }
 
 
 def step_of(path):
@@ -65,7 +69,8 @@ import torch
 from pathlib import Path
 from blackout.training.checkpoint_files import write_checkpoint
 for step in range(1, 60):
-    content = {{"state_dict": {{"w": torch.full((300,), float(step))}}, "blackout": {{}}, "global_step": step}}
+    weights = {{"w": torch.full((300,), float(step))}}
+    content = {{"state_dict": weights, "blackout": {{}}, "global_step": step}}
     write_checkpoint(content, Path({str(tmp_path / "last.ckpt")!r}))
 """
     seen = []
@@ -84,7 +89,7 @@ CALLS = ("replace", "fsync", "unlink", "link")
 
 
 def count_calls(monkeypatch, fatal=None, writes=True):
-    """Replace the calls that change the disk by ones that are counted; the fatal one and all after it do nothing."""
+    """Count the calls that change the disk; the fatal one and all after it do nothing."""
     made = []
 
     def watch(function):
@@ -99,7 +104,9 @@ def count_calls(monkeypatch, fatal=None, writes=True):
     for name in CALLS:
         monkeypatch.setattr(os, name, watch(getattr(os, name)))
     if writes:
-        monkeypatch.setattr(checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write))
+        monkeypatch.setattr(
+            checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write)
+        )
     return made
 
 
@@ -148,12 +155,15 @@ def test_killed_in_two_saves_running(tmp_path, monkeypatch):
                     write_checkpoint(content(step), directory / "last.ckpt")
             assert max(step_of(path) for path in directory.glob("*.ckpt")) >= 2
             write_checkpoint(content(5), directory / "last.ckpt")
-            assert step_of(directory / "last.ckpt") == 5 and step_of(directory / "previous.ckpt") >= 2
+            assert (
+                step_of(directory / "last.ckpt") == 5 and step_of(directory / "previous.ckpt") >= 2
+            )
 
 
 @pytest.mark.parametrize("number", [0, 1, 5, 20])
 def test_a_full_disk_leaves_what_was_there(last, monkeypatch, number):
-    write, calls = checkpoint_files._HashingFile.write, []
+    write = checkpoint_files._HashingFile.write
+    calls = []
 
     class Full:
         def __init__(self, file):
@@ -193,10 +203,14 @@ def test_a_damaged_last_gives_way_to_the_previous(last, capsys, damage):
     found = find_checkpoint(last.parent)
     assert step_of(found) == 1
     warning = capsys.readouterr().err.splitlines()
-    assert len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
+    assert (
+        len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
+    )
     assert last.exists()  # whoever reads changes nothing
     rename_damaged_checkpoint(last.parent)
-    write_checkpoint(content(2), last)  # the run goes on, and the damaged file does not push the good one out
+    write_checkpoint(
+        content(2), last
+    )  # the run goes on, and the damaged file does not push the good one out
     assert step_of(last) == 2 and step_of(found) == 1
 
 
@@ -238,26 +252,52 @@ def test_a_description_of_more_than_plain_values_is_refused(tmp_path, value):
 
 
 def test_a_weight_whose_name_is_no_text_is_refused(tmp_path):
-    torch.save(content(1) | {"state_dict": {"w": torch.ones(1), 5: torch.ones(1)}}, tmp_path / "last.ckpt")
+    torch.save(
+        content(1) | {"state_dict": {"w": torch.ones(1), 5: torch.ones(1)}}, tmp_path / "last.ckpt"
+    )
     with pytest.raises(UserError, match="5 is no name of a weight"):
         read_checkpoint(tmp_path / "last.ckpt")
 
 
-@pytest.mark.parametrize("name, shape, fits", [
-    ("exp_avg", (3, 2), True), ("step", (), True), ("exp_avg", (7,), False), ("step", (3, 2), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, shape, fits",
+    [
+        ("exp_avg", (3, 2), True),
+        ("step", (), True),
+        ("exp_avg", (7,), False),
+        ("step", (3, 2), False),
+    ],
+)
 def test_moments_of_another_shape_are_refused(tmp_path, name, shape, fits):
     model = SimpleNamespace(config={}, state_dict=lambda: {"w": torch.ones(3, 2)})
-    parts = {"loops": {}, "callbacks": {}, "lr_schedulers": [], "blackout": {}, "state_dict": model.state_dict()}
-    parts["optimizer_states"] = [{"state": {0: {name: torch.zeros(shape)}}, "param_groups": [{"lr": 0.1}]}]
+    parts = {
+        "loops": {},
+        "callbacks": {},
+        "lr_schedulers": [],
+        "blackout": {},
+        "state_dict": model.state_dict(),
+    }
+    parts["optimizer_states"] = [
+        {"state": {0: {name: torch.zeros(shape)}}, "param_groups": [{"lr": 0.1}]}
+    ]
     with contextlib.nullcontext() if fits else pytest.raises(UserError, match=name):
         check_fits(parts, model, tmp_path / "last.ckpt")
 
 
-@pytest.mark.parametrize(("dtype", "differs"), [
-    (torch.float32, False), (torch.float64, False), (torch.bfloat16, False), (torch.int64, True), (torch.bool, True),
-    (torch.complex64, True), (torch.uint8, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "differs"),
+    [
+        (torch.float32, False),
+        (torch.float64, False),
+        (torch.bfloat16, False),
+        (torch.int64, True),
+        (torch.bool, True),
+        (torch.complex64, True),
+        (torch.uint8, True),
+    ],
+)
 def test_weights_of_another_kind_of_numbers_differ(dtype, differs):
     state = {"a": torch.zeros(3), "b": torch.zeros(2)}
-    assert first_difference({**state, "b": torch.zeros(2, dtype=dtype)}, state) == ("b" if differs else None)
+    assert first_difference({**state, "b": torch.zeros(2, dtype=dtype)}, state) == (
+        "b" if differs else None
+    )

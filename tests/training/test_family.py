@@ -1,4 +1,4 @@
-"""What every family keeps: a model's samples are those of its draw, and a description is complete."""
+"""In every family `model.sample` equals the family's draw, and descriptions are complete."""
 
 import json
 
@@ -18,27 +18,64 @@ from blackout.flows.model import GraphFlow
 from tests.cli.conftest import ROOT, TINY
 
 NARROW = ("network.width=8", "network.depth=1", "network.heads=2")
-ROLLOUT = ("rollout.num_times=3", "rollout.chains=8", "rollout.group_size=8", "simulation.num_steps=3")
+ROLLOUT = (
+    "rollout.num_times=3",
+    "rollout.chains=8",
+    "rollout.group_size=8",
+    "simulation.num_steps=3",
+)
 FAMILIES = {
     "blackout": (*TINY, "metrics=none"),
     "levels": (*TINY, "process=uniform", "metrics=none"),
     "flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT),
-    "resampled flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT,
-                       "simulation.group_size=4", "simulation.resample_below=0.9"),
-    "graphs": ("family=flow", "~dataset", "target=mis", "target.num_training=4", "target.num_test=3",
-               "target.nodes=[4,5]", "network.channels=4", *ROLLOUT),
-    "energy": ("family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "target_samples=40",
-               "rates.channels=4", *ROLLOUT),
+    "resampled flow": (
+        "family=flow",
+        "~dataset",
+        "target.size=2",
+        "network.channels=4",
+        *ROLLOUT,
+        "simulation.group_size=4",
+        "simulation.resample_below=0.9",
+    ),
+    "graphs": (
+        "family=flow",
+        "~dataset",
+        "target=mis",
+        "target.num_training=4",
+        "target.num_test=3",
+        "target.nodes=[4,5]",
+        "network.channels=4",
+        *ROLLOUT,
+    ),
+    "energy": (
+        "family=energy",
+        "~dataset",
+        "target=ising",
+        "target.size=2",
+        "energy=pairs",
+        "target_samples=40",
+        "rates.channels=4",
+        *ROLLOUT,
+    ),
     "shuffle": ("family=shuffle", "dataset=jigsaw_digits", "dataset.held_out=4", *NARROW),
-    "codes": ("family=codes", "dataset=cycles", "dataset.length=4", "dataset.share=1", "passes=2", *NARROW),
-}  # fmt: skip
+    "codes": (
+        "family=codes",
+        "dataset=cycles",
+        "dataset.length=4",
+        "dataset.share=1",
+        "passes=2",
+        *NARROW,
+    ),
+}
 
 
 @pytest.fixture(params=FAMILIES)
 def made(request):
     """A family and an untrained model of it."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_container(compose("train", list(FAMILIES[request.param])), resolve=True)
+        config = OmegaConf.to_container(
+            compose("train", list(FAMILIES[request.param])), resolve=True
+        )
     family = instantiate(config["family"], "family")
     return family, make_model(family, config, family.source(config)).eval()
 
@@ -48,7 +85,9 @@ def test_samples_of_a_model_are_those_of_its_draw_bit_for_bit(made):
     each = 1 if isinstance(model, GraphFlow) else 6  # solutions of every graph, or samples
     draw = family.draw(model, {"num_samples": each})
     number = min(6, draw.rows(each))
-    drawn = torch.cat([samples["samples"].cpu() for _, samples in draw.batches(torch.arange(number), 3)])
+    drawn = torch.cat(
+        [samples["samples"].cpu() for _, samples in draw.batches(torch.arange(number), 3)]
+    )
     assert torch.equal(model.sample(number, seed=3).reshape(drawn.shape), drawn)
 
 
@@ -80,13 +119,22 @@ def test_a_part_without_an_address_is_refused(made):
             family.build({**model.config, **damaged}, model.tensors())
 
 
-@pytest.mark.parametrize("wrong, word", [
-    ({"sites": int("9" * 20)}, r"rates\.sites: 9+ is too large"), ({"levels": 2**62}, r"rates\.levels: .* too large"),
-    ({"lattice": [2**62, 2]}, "lattice"), ({"lattice": [1, 3]}, "lattice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, word",
+    [
+        ({"sites": int("9" * 20)}, r"rates\.sites: 9+ is too large"),
+        ({"levels": 2**62}, r"rates\.levels: .* too large"),
+        ({"lattice": [2**62, 2]}, "lattice"),
+        ({"lattice": [1, 3]}, "lattice"),
+    ],
+)
 def test_sizes_that_cannot_be_are_refused(wrong, word):
     with pytest.raises(UserError, match=word):
-        instantiate({"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4} | wrong, "rates")
+        instantiate(
+            {"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4}
+            | wrong,
+            "rates",
+        )
 
 
 def test_settings_of_a_damaged_run_are_none(tmp_path):
@@ -96,11 +144,25 @@ def test_settings_of_a_damaged_run_are_none(tmp_path):
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
-    stats = {"shape": [3], "max_count": 7, "mean": 2.0, "std": 1.0, "outputs": 2,
-             "data_ends": {"first": 5.0, "last": -9.0, "final_time": 15.0}}  # fmt: skip
+    stats = {
+        "shape": [3],
+        "max_count": 7,
+        "mean": 2.0,
+        "std": 1.0,
+        "outputs": 2,
+        "data_ends": {"first": 5.0, "last": -9.0, "final_time": 15.0},
+    }
     grid = {"_target_": "blackout.diffusion.logit_times", "_partial_": True}
-    assert complete_description({**grid, "last": None}, stats, "grid") == {**grid, "first": 5.0, "last": -9.0}
-    assert complete_description(grid, stats, "grid") == {**grid, "first": 5.0, "last": -8.0}  # its own default
+    assert complete_description({**grid, "last": None}, stats, "grid") == {
+        **grid,
+        "first": 5.0,
+        "last": -9.0,
+    }
+    assert complete_description(grid, stats, "grid") == {
+        **grid,
+        "first": 5.0,
+        "last": -8.0,
+    }  # its own default
     network = {
         "_target_": "blackout.networks.CountNetwork",
         "inputs": {"_target_": "blackout.networks.LevelInputs"},
@@ -109,5 +171,9 @@ def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults()
     whole = complete_description(network, stats, "network")
     assert whole["inputs"]["_target_"] == "blackout.networks.StateInputs"
     assert whole["body"]["_target_"] == "blackout.networks.SequenceConvolution"
-    assert whole["body"]["levels"] == 9 and whole["body"]["outputs"] == 2 and whole["body"]["shape"] == [3]
+    assert (
+        whole["body"]["levels"] == 9
+        and whole["body"]["outputs"] == 2
+        and whole["body"]["shape"] == [3]
+    )
     assert all(value != {} for _, value in leaves(whole))

@@ -64,9 +64,15 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
     config = yaml.safe_load((directory / "config.yaml").read_text())
     assert {name: second.config[name] for name in config} == config
 
-    steps = [row["trainer/global_step"] for row in first.history + second.history if "train/loss" in row]
+    steps = [
+        row["trainer/global_step"] for row in first.history + second.history if "train/loss" in row
+    ]
     assert steps == list(range(8))
-    shown = {row["trainer/global_step"]: row["train/loss"] for row in second.history if "train/loss" in row}
+    shown = {
+        row["trainer/global_step"]: row["train/loss"]
+        for row in second.history
+        if "train/loss" in row
+    }
     assert {int(row["step"]): float(row["train/loss"]) for row in metrics(directory)[6:8]} == shown
     assert any("train/images_per_second" in row for row in first.history)
     for name in ("val/bits_per_dim", "frechet_distance_digits"):
@@ -74,7 +80,8 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
         assert second.summary[name] == pytest.approx(float(metrics(directory)[-1][name]), rel=1e-6)
 
     (picture,) = second.summary["samples/filenames"]
-    drawn, kept = Image.open(folders[1] / "files" / picture), Image.open(directory / "samples" / "final.png")
+    drawn = Image.open(folders[1] / "files" / picture)
+    kept = Image.open(directory / "samples" / "final.png")
     assert np.array_equal(np.asarray(drawn.convert("RGB")), np.asarray(kept.convert("RGB")))
     for described, folder in zip((first, second), folders, strict=True):
         (artifact,) = described.artifacts
@@ -90,9 +97,16 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
 @pytest.mark.deep
 def test_the_jobs_of_a_sweep_are_runs_of_one_group(run, tmp_path):  # noqa: F811
     outcome = run(
-        "train", "-m", *TINY, "metrics=none", "logger=wandb", "seed=1,2", "trainer.max_steps=2", f"runs_dir={tmp_path}",
+        "train",
+        "-m",
+        *TINY,
+        "metrics=none",
+        "logger=wandb",
+        "seed=1,2",
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
         f"hydra.sweep.dir={tmp_path}/sweeps/seeds",
-    )  # fmt: skip
+    )
     assert outcome.code == 0, outcome.err
     runs = [run for folder in (tmp_path / "digits").iterdir() for run in offline_runs(folder)]
     assert len(runs) == 2 and len({run.id for run in runs}) == 2
@@ -102,7 +116,10 @@ def test_the_jobs_of_a_sweep_are_runs_of_one_group(run, tmp_path):  # noqa: F811
 
 
 def test_a_run_that_fails_is_closed_as_failed(tmp_path):
-    with pytest.raises(ZeroDivisionError), dashboards([Wandb(str(tmp_path), mode="offline")], {"seed": 3}):
+    with (
+        pytest.raises(ZeroDivisionError),
+        dashboards([Wandb(str(tmp_path), mode="offline")], {"seed": 3}),
+    ):
         raise ZeroDivisionError
     assert wandb.run is None
     (left,) = offline_runs(tmp_path)
@@ -137,12 +154,16 @@ def server():
 
 @pytest.mark.parametrize("key", ["environment", "netrc", "settings"])
 def test_wandb_is_online_where_there_are_a_key_and_a_network(monkeypatch, tmp_path, server, key):
-    settings = SimpleNamespace(mode="online", base_url=server, api_key=KEY if key == "settings" else None)
+    settings = SimpleNamespace(
+        mode="online", base_url=server, api_key=KEY if key == "settings" else None
+    )
     monkeypatch.delenv("WANDB_BASE_URL")
     if key == "environment":
         monkeypatch.setenv("WANDB_API_KEY", KEY)
     if key == "netrc":
-        (tmp_path / "netrc").write_text(f"machine {server.removeprefix('http://')} login user password {KEY}\n")
+        (tmp_path / "netrc").write_text(
+            f"machine {server.removeprefix('http://')} login user password {KEY}\n"
+        )
         (tmp_path / "netrc").chmod(0o600)
     assert find_mode(settings) == ("online", "")
     monkeypatch.setenv("WANDB_BASE_URL", NO_SERVER)
@@ -160,8 +181,17 @@ def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
     assert find_mode(SimpleNamespace(**{**vars(settings), "mode": "disabled"})) == ("disabled", "")
     monkeypatch.setenv("WANDB_MODE", "dryrun")
     assert find_mode(settings) == ("offline", "")
-    options = (*TINY, "metrics=none", "logger=wandb", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
-    run("train", *options, "logger.wandb.mode=on").assert_refused("logger", "online, offline, disabled")
+    options = (
+        *TINY,
+        "metrics=none",
+        "logger=wandb",
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
+    run("train", *options, "logger.wandb.mode=on").assert_refused(
+        "logger", "online, offline, disabled"
+    )
     run("train", *options, "logger.wandb.mode=online").assert_refused(
         "logger=wandb", "key", "logger.wandb.mode=offline"
     )
@@ -170,17 +200,31 @@ def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
 
 
 def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: F811
-    outcome = run("train", *SCORED, "logger=tensorboard", "trainer.max_steps=6", f"runs_dir={tmp_path}", "run_id=a")
+    outcome = run(
+        "train",
+        *SCORED,
+        "logger=tensorboard",
+        "trainer.max_steps=6",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert outcome.code == 0, outcome.err
     directory = tmp_path / "digits" / "a"
     events = EventAccumulator(str(directory / "tensorboard"))
     events.Reload()
     tags = events.Tags()
-    assert {"train/loss", "train/images_per_second", "val/bits_per_dim", "frechet_distance_digits"} <= set(
-        tags["scalars"]
-    )
+    assert {
+        "train/loss",
+        "train/images_per_second",
+        "val/bits_per_dim",
+        "frechet_distance_digits",
+    } <= set(tags["scalars"])
     shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    written = [(int(row["step"]), float(row["train/loss"])) for row in metrics(directory) if row["train/loss"]]
+    written = [
+        (int(row["step"]), float(row["train/loss"]))
+        for row in metrics(directory)
+        if row["train/loss"]
+    ]
     assert shown == [(step, pytest.approx(loss)) for step, loss in written]
     assert [event.step for event in events.Images("samples")] == [4, 6]
     (text,) = events.Tensors("config/text_summary")
@@ -189,7 +233,9 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
 
 def test_tensorboard_that_is_not_installed_is_one_clear_line(run, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(__import__("sys").modules, "tensorboard", None)
-    outcome = run("train", *TINY, "logger=tensorboard", "trainer.max_steps=2", f"runs_dir={tmp_path}")
+    outcome = run(
+        "train", *TINY, "logger=tensorboard", "trainer.max_steps=2", f"runs_dir={tmp_path}"
+    )
     outcome.assert_refused("logger=tensorboard", "pip install tensorboard")
 
 
@@ -216,17 +262,32 @@ class Clock(pl.Callback):
 @pytest.mark.parametrize("log, accumulate", [(1, 1), (3, 2)])
 def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatch, log, accumulate):  # noqa: F811
     draw = BlackoutDiffusion.sample
-    monkeypatch.setattr(BlackoutDiffusion, "sample", lambda *args, **kw: (Clock.advance(100), draw(*args, **kw))[1])
-    monkeypatch.setattr("blackout.training.callbacks.time", SimpleNamespace(perf_counter=lambda: Clock.now))
+    monkeypatch.setattr(
+        BlackoutDiffusion, "sample", lambda *args, **kw: (Clock.advance(100), draw(*args, **kw))[1]
+    )
+    monkeypatch.setattr(
+        "blackout.training.callbacks.time", SimpleNamespace(perf_counter=lambda: Clock.now)
+    )
     options = [option for option in TINY if not option.startswith("trainer.val_check")]
     outcome = run(
-        "train", *options, "metrics=none", "+callbacks.clock._target_=tests.training.test_loggers.Clock",
-        f"trainer.log_every_n_steps={log}", f"trainer.accumulate_grad_batches={accumulate}", "trainer.max_steps=12",
-        "trainer.val_check_interval=10", "callbacks.checkpoints.every_n_steps=5", "callbacks.samples.every_n_steps=7",
-        f"runs_dir={tmp_path}", "run_id=a",
-    )  # fmt: skip
+        "train",
+        *options,
+        "metrics=none",
+        "+callbacks.clock._target_=tests.training.test_loggers.Clock",
+        f"trainer.log_every_n_steps={log}",
+        f"trainer.accumulate_grad_batches={accumulate}",
+        "trainer.max_steps=12",
+        "trainer.val_check_interval=10",
+        "callbacks.checkpoints.every_n_steps=5",
+        "callbacks.samples.every_n_steps=7",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert outcome.code == 0, outcome.err
-    rates = {int(row["step"]): row["train/images_per_second"] for row in metrics(tmp_path / "digits" / "a")}
+    rates = {
+        int(row["step"]): row["train/images_per_second"]
+        for row in metrics(tmp_path / "digits" / "a")
+    }
     shown = {step: float(rate) for step, rate in rates.items() if rate}
     assert len(shown) >= 3 and set(shown.values()) == {64.0}, shown
     assert all((step + 1) % log == 0 for step in shown)
@@ -249,12 +310,19 @@ def test_a_value_is_logged_in_the_step_that_has_it_and_in_no_other(tmp_path, mon
 
     monkeypatch.setattr(model, "training_step", sometimes)
     logger = MetricsCSV(tmp_path / "metrics.csv")
-    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     steps = {"max_steps": 4, "limit_val_batches": 0, "log_every_n_steps": 1}
     trainer = pl.Trainer(**quiet, **steps, accelerator="cpu", logger=logger)
     trainer.fit(module)
     rows = metrics(tmp_path)
     assert [row["step"] for row in rows] == ["0", "1", "2", "3"]
     assert [row["train/extra"] for row in rows] == ["", "0.5", "", ""]
-    assert all(row["train/loss"] and row["train/learning_rate"] and row["train/gradient_norm"] for row in rows)
+    assert all(
+        row["train/loss"] and row["train/learning_rate"] and row["train/gradient_norm"]
+        for row in rows
+    )
     assert {"train/loss", "train/extra"} <= trainer.callback_metrics.keys()

@@ -14,7 +14,8 @@ from blackout.training.optimization import EMA, Optimization, ema_decay
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():
-    warm, both = Optimization(warmup_steps=4), Optimization(warmup_steps=4, decay_steps=10)
+    warm = Optimization(warmup_steps=4)
+    both = Optimization(warmup_steps=4, decay_steps=10)
     assert [warm.lr_factor(step) for step in (0, 1, 3, 4, 1000)] == [0.25, 0.5, 1, 1, 1]
     for step in range(12):
         cosine = (1 + math.cos(math.pi * min(1, step / 10))) / 2
@@ -26,7 +27,8 @@ def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():
 
 def test_the_rate_moves_with_every_step_of_the_optimiser():
     made = Optimization(lr=0.5, warmup_steps=2).configure([nn.Parameter(torch.zeros(1))])
-    scheduler, optimizer = made["lr_scheduler"], made["optimizer"]
+    scheduler = made["lr_scheduler"]
+    optimizer = made["optimizer"]
     assert scheduler["interval"] == "step" and optimizer.param_groups[0]["lr"] == 0.25
     optimizer.step()
     scheduler["scheduler"].step()
@@ -59,7 +61,8 @@ def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():
 
 def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
     def drawn(seed, batch, rank):
-        trainer, cpu = SimpleNamespace(world_size=2), torch.device("cpu")
+        trainer = SimpleNamespace(world_size=2)
+        cpu = torch.device("cpu")
         model = SimpleNamespace(seed=seed, network=nn.Identity())
         module = SimpleNamespace(trainer=trainer, model=model, global_rank=rank, device=cpu)
         with torch.random.fork_rng():
@@ -67,7 +70,9 @@ def test_dropout_is_a_function_of_the_seed_and_the_batch_whatever_the_process():
             return float(torch.rand(()))
 
     cases = [(seed, batch) for seed in (0, 1) for batch in (0, 7)]
-    assert len({drawn(*case, 0) for case in cases}) == len(cases) and drawn(1, 7, 0) == drawn(1, 7, 1)
+    assert len({drawn(*case, 0) for case in cases}) == len(cases) and drawn(1, 7, 0) == drawn(
+        1, 7, 1
+    )
 
 
 def test_a_dropout_layer_of_the_users_stays_as_it_is():
@@ -86,7 +91,11 @@ def test_a_dropout_layer_of_the_users_stays_as_it_is():
 
 @pytest.mark.parametrize("accumulated, batch", [(None, 64), (1, 64), (2, 32)])
 def test_a_half_life_is_in_images_of_all_micro_batches(accumulated, batch):
-    config = {"ema_half_life": 128, "batch_size": batch, "trainer": {"accumulate_grad_batches": accumulated}}
+    config = {
+        "ema_half_life": 128,
+        "batch_size": batch,
+        "trainer": {"accumulate_grad_batches": accumulated},
+    }
     assert ema_decay(config) == pytest.approx(0.5**0.5, rel=1e-15)
 
 
@@ -94,7 +103,8 @@ def test_a_step_is_left_out_for_any_of_its_micro_batches():
     told = []
     strategy = SimpleNamespace(reduce_boolean_decision=lambda bad, all: told.append(bad))
     trainer = SimpleNamespace(precision="16-mixed", global_step=0, strategy=strategy)
-    guard, module = NonFiniteGuard(".", "skip"), TrainingModule.__new__(TrainingModule)
+    guard = NonFiniteGuard(".", "skip")
+    module = TrainingModule.__new__(TrainingModule)
     for losses in ((math.inf, 1.0), (1.0, math.nan), (1.0, 1.0)):
         for loss in losses:
             guard.on_before_backward(trainer, module, torch.tensor(loss))

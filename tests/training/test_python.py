@@ -46,27 +46,44 @@ def made(data=COUNTS, network=BODY, **options):
 
 def trainer(**options):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return pl.Trainer(**{**quiet, "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 2, **options})
+    return pl.Trainer(
+        **{**quiet, "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 2, **options}
+    )
 
 
 @pytest.mark.deep
-def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bits(tmp_path, monkeypatch):
-    script = re.search(r"```python\n(.*?)```", (ROOT / "docs/howto/python.md").read_text(), re.DOTALL).group(1)
+def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bits(
+    tmp_path, monkeypatch
+):
+    script = re.search(
+        r"```python\n(.*?)```", (ROOT / "docs/howto/python.md").read_text(), re.DOTALL
+    ).group(1)
     assert len([line for line in script.splitlines() if line.strip()]) <= 15
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(script, "python.md", "exec"), names)
-    elsewhere = "import blackout, torch; torch.save(blackout.load_model('my_model').sample(16), 'samples.pt')"
-    assert processes.run("-c", elsewhere, cwd=tmp_path).returncode == 0
+    code = "import blackout, torch\nmodel = blackout.load_model('my_model')\n"
+    code += "torch.save(model.sample(16), 'samples.pt')"
+    assert processes.run("-c", code, cwd=tmp_path).returncode == 0
     assert torch.equal(torch.load("samples.pt"), names["samples"])
-    files = [path.read_text() for path in (tmp_path / "my_model").iterdir() if path.suffix in (".json", ".md")]
+    files = [
+        path.read_text()
+        for path in (tmp_path / "my_model").iterdir()
+        if path.suffix in (".json", ".md")
+    ]
     assert len(files) == 2 and not any(str(tmp_path) in text or str(ROOT) in text for text in files)
 
 
 IN_MEMORY = {
     "blackout": lambda: (COUNTS, {"network": BODY}),
-    "energy": lambda: (COUNTS.clamp(max=1), {"rates": partial(LESite, channels=4), "rollout": ROLLOUT}),
-    "flow": lambda: (partial(Ising, size=2), {"network": partial(LESite, channels=4), "rollout": ROLLOUT}),
+    "energy": lambda: (
+        COUNTS.clamp(max=1),
+        {"rates": partial(LESite, channels=4), "rollout": ROLLOUT},
+    ),
+    "flow": lambda: (
+        partial(Ising, size=2),
+        {"network": partial(LESite, channels=4), "rollout": ROLLOUT},
+    ),
     "shuffle": lambda: (jigsaw_digits(held_out=4), {}),
     "codes": lambda: (jigsaw_digits(held_out=4), {}),
 }
@@ -89,13 +106,19 @@ def test_every_family_trains_on_data_in_memory(family, tmp_path):
 def test_the_recipe_is_that_of_the_command():
     module = from_data(COUNTS)
     assert (module.optimization.lr, module.optimization.warmup_steps) == (2e-3, 100)
-    assert module.model.validation_draws == 8 and module.config["model"]["loss"]["weighting"] == "growth"
+    assert (
+        module.model.validation_draws == 8
+        and module.config["model"]["loss"]["weighting"] == "growth"
+    )
 
 
 def test_named_samplers_are_the_commands():
     assert Sampler() == load_sampler("trapezoidal")
-    poisson, nearest = load_sampler("poisson"), load_sampler("binomial_bridge_nearest")
-    assert poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
+    poisson = load_sampler("poisson")
+    nearest = load_sampler("binomial_bridge_nearest")
+    assert (
+        poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
+    )
     with pytest.raises(UserError, match=r"there is no such sampler, only .*poisson"):
         load_sampler("nonsense")
 
@@ -109,17 +132,23 @@ def test_named_samplers_are_the_commands():
     ids=["multistep", "binomial_bridge_nearest"],
 )
 def test_the_name_of_the_sampler_that_the_model_has_changes_nothing(sampler, request):
-    model, name = made(sampler=sampler).model.eval(), request.node.callspec.id
+    model = made(sampler=sampler).model.eval()
+    name = request.node.callspec.id
     assert torch.equal(model.sample(20, sampler=name), model.sample(20))
 
 
 @pytest.mark.deep
 def test_a_sampler_chosen_by_name_keeps_the_grid_of_the_model():
     grid = partial(logit_times, first=3.0, last=-4.0)
-    model = made(sampler=Sampler(MultistepLeap(), num_steps=6, grid=grid, batch_size=7)).model.eval()
+    model = made(
+        sampler=Sampler(MultistepLeap(), num_steps=6, grid=grid, batch_size=7)
+    ).model.eval()
     expected = Sampler(PoissonLeap(), num_steps=1000, grid=grid, batch_size=7)
     assert torch.equal(model.sample(4, sampler="poisson"), model.sample(4, sampler=expected))
-    assert torch.equal(model.sample(4, sampler="poisson", num_steps=9), model.sample(4, sampler=expected, num_steps=9))
+    assert torch.equal(
+        model.sample(4, sampler="poisson", num_steps=9),
+        model.sample(4, sampler=expected, num_steps=9),
+    )
 
 
 def test_a_grid_that_ends_too_early_is_refused_with_the_kernel_of_the_model_too():
@@ -130,22 +159,30 @@ def test_a_grid_that_ends_too_early_is_refused_with_the_kernel_of_the_model_too(
 
 
 def test_validate_fit_test_and_predict():
-    kinds = torch.tensor([[1.0, 1.0, 9.0, 9.0], [9.0, 9.0, 1.0, 1.0]]).repeat(30, 1)  # of which there is much to learn
+    kinds = torch.tensor([[1.0, 1.0, 9.0, 9.0], [9.0, 9.0, 1.0, 1.0]]).repeat(
+        30, 1
+    )  # of which there is much to learn
     two = torch.poisson(kinds, generator=torch.Generator().manual_seed(0)).int()
-    model, fitter = made(two, warmup_steps=0, lr=3e-2, ema_decay=0.5, validation_draws=8), trainer()
+    model = made(two, warmup_steps=0, lr=3e-2, ema_decay=0.5, validation_draws=8)
+    fitter = trainer()
     (before,) = fitter.validate(model, verbose=False)
     fitter.fit(model)
     assert fitter.global_step == 2 * round(48 / 16)  # two epochs, not an endless one
     (after,) = fitter.test(model, verbose=False)
     assert after["test/bits_per_dim"] < before["val/bits_per_dim"]
     (drawn,) = fitter.predict(model, DataLoader(torch.arange(5, 9), batch_size=4))
-    ((_, expected),) = model.batches(torch.arange(5, 9))  # a batch of the same shape, in which networks round alike
+    ((_, expected),) = model.batches(
+        torch.arange(5, 9)
+    )  # a batch of the same shape, in which networks round alike
     assert torch.equal(drawn, expected["samples"].cpu())
 
 
 def test_validate_and_test_use_their_own_data():
-    """Constant data of each split tell which one was looked at: bits of what was trained on are few."""
-    splits = {split: torch.full((24, 4), value) for split, value in (("train", 3), ("val", 3), ("test", 12))}
+    """The splits are constants, so few bits mean that the split of the training values was used."""
+    splits = {
+        split: torch.full((24, 4), value)
+        for split, value in (("train", 3), ("val", 3), ("test", 12))
+    }
     labels = {f"{split}_labels": torch.arange(24) % 2 for split in splits}
     seen = []
 
@@ -169,7 +206,12 @@ def test_validate_and_test_use_their_own_data():
 
 @pytest.mark.deep
 def test_validation_data_of_an_array_are_as_many_as_one_says():
-    for validation, sizes in ((None, [48, 6, 6]), (0, [54, 0, 6]), (0.2, [42, 12, 6]), (5, [49, 5, 6])):
+    for validation, sizes in (
+        (None, [48, 6, 6]),
+        (0, [54, 0, 6]),
+        (0.2, [42, 12, 6]),
+        (5, [49, 5, 6]),
+    ):
         source = made(validation=validation).model.source()
         assert [len(part) for part in (source.train, source.val, source.test)] == sizes
     with pytest.raises(UserError, match="validation must be a fraction below 1"):
@@ -185,7 +227,9 @@ def test_a_mean_over_held_out_samples_has_its_standard_error():
     mean = HeldOutMean().set_dtype(torch.float64)
     for index in torch.arange(101).flip(0).split(20):
         mean.update(values[index], index)
-    assert mean.compute() == pytest.approx(values.mean()) and mean.error == pytest.approx(values.std() / 101**0.5)
+    assert mean.compute() == pytest.approx(values.mean()) and mean.error == pytest.approx(
+        values.std() / 101**0.5
+    )
     index, sorted_values = mean.samples
     assert torch.equal(index, torch.arange(101)) and torch.equal(sorted_values, values)
     with pytest.raises(ValueError, match=r"but samples \[3\]"):
@@ -221,7 +265,8 @@ def test_checkpoints_of_lightning_are_loaded_and_continued(tmp_path):
     trainer(max_epochs=1, callbacks=[saver], enable_checkpointing=True).fit(model)
     path = tmp_path / "last.ckpt"
     assert torch.equal(load_model(path).sample(3), model.sample(3))
-    again, whole = made(), made()
+    again = made()
+    whole = made()
     trainer(max_epochs=3).fit(again, ckpt_path=path)
     trainer(max_epochs=3).fit(whole)
     assert torch.equal(again.sample(8), whole.sample(8))
@@ -277,19 +322,33 @@ def test_descriptions_name_public_addresses():
     sampler = to_description(Sampler(PoissonLeap(), 7), "sampler")
     assert sampler["_target_"] == "blackout.diffusion.Sampler"
     assert instantiate(sampler, "sampler") == Sampler(PoissonLeap(), 7)
-    assert to_description(BODY, "network") == {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
+    assert to_description(BODY, "network") == {
+        "_target_": "blackout.networks.ResidualMLP",
+        "width": 8,
+        "depth": 1,
+    }
 
 
 def test_a_model_says_what_it_is():
     said = repr(made())
-    for word in ("BlackoutDiffusion", "counts", "shape=(4,)", "ResidualMLP", "PureDeath", "GammaHead", "Trapezoidal"):
+    for word in (
+        "BlackoutDiffusion",
+        "counts",
+        "shape=(4,)",
+        "ResidualMLP",
+        "PureDeath",
+        "GammaHead",
+        "Trapezoidal",
+    ):
         assert word in said
     assert "\n" not in said
     assert made(lr=0.01).hparams["lr"] == 0.01  # what Lightning's loggers show
 
 
 def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):
-    mixin = pytest.importorskip("huggingface_hub.hub_mixin", reason="the optional extra `hub` is not installed")
+    mixin = pytest.importorskip(
+        "huggingface_hub.hub_mixin", reason="the optional extra `hub` is not installed"
+    )
     kept = {}
 
     class Api:
@@ -304,10 +363,21 @@ def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):
             return f"https://hub/{repo_id}"
 
     monkeypatch.setattr(mixin, "HfApi", Api)
-    address = made().push_to_hub("me/counts", scores={"fid": 3.25}, license="cc-by-4.0", private=True)
-    assert address == "https://hub/me/counts" and set(kept) == {"README.md", "config.json", "model.safetensors"}
+    address = made().push_to_hub(
+        "me/counts", scores={"fid": 3.25}, license="cc-by-4.0", private=True
+    )
+    assert address == "https://hub/me/counts" and set(kept) == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
     card = kept["README.md"].decode()
-    for line in ("---\nlibrary_name: blackout", "license: cc-by-4.0", "| fid | 3.25 |", "## Citation"):
+    for line in (
+        "---\nlibrary_name: blackout",
+        "license: cc-by-4.0",
+        "| fid | 3.25 |",
+        "## Citation",
+    ):
         assert line in card
     for name, content in kept.items():
         (tmp_path / name).write_bytes(content)
