@@ -79,23 +79,23 @@ class PriorAlone(Method):
 
 @dataclass(frozen=True)
 class Flat(Coupling):
-    """No tie at all: all data levels alike whatever x is, for the likelihood alone."""
+    """A coupling that ignores x: all data levels are equally likely."""
 
     symmetric = True
 
     def log_table(self, t: float, device: torch.device | str = "cpu") -> Tensor:
-        """Zeros, float64 [max_count + 1, max_count + 1]."""
+        """Return zeros, float64 [max_count + 1, max_count + 1]."""
         levels = self.process.max_count + 1
         return torch.zeros(levels, levels, dtype=torch.float64, device=device)
 
     def relax(self, problem: Any, shape: tuple[int, ...], t: float) -> RelaxedLikelihood:
-        """The likelihood of counts as they are."""
+        """Return the likelihood of the counts themselves."""
         return RelaxedLikelihood(problem, lambda z: [z.double().clamp(max=self.process.max_count)])
 
 
 @dataclass(frozen=True)
 class NoPrior(Method):
-    """The likelihood alone, over all data alike: heat bath or Metropolis.
+    """Samples of the likelihood under a uniform prior, by heat bath or Metropolis.
 
     Args:
         passes: over all elements.
@@ -130,9 +130,10 @@ class Bench:
 
     Args:
         path: of the model.
-        truths, samples: how many, and of each.
-        data_dir: where its dataset is.
-        seed: of samples of what is hidden.
+        truths: number of truths.
+        samples: number of samples of every truth.
+        data_dir: folder of the data set.
+        seed: of the samples of `hidden` and `widths`.
         first: number of the first truth.
     """
 
@@ -145,11 +146,11 @@ class Bench:
         self.seed = seed
         self.largest = model.process.max_count
         self.prior = make_prior(model, model.sampler)
-        held_out, self.training = _data(model, data_dir)
+        held_out, self.training = load_counts(model, data_dir)
         self.truths = held_out[first : first + truths]
 
     def tasks(self) -> dict[str, InverseProblem]:
-        """By name."""
+        """Return the problems of the tables, by name."""
         if self.largest == 1:
             box = InpaintBox((5, 19), (5, 24))
             return {
@@ -165,7 +166,7 @@ class Bench:
         }
 
     def measure(self, operator: Operator, noise: Noise | None = None) -> InverseProblem:
-        """Measurements of all truths by an operator."""
+        """Return the problem of measurements of all truths."""
         noise = noise or operator.noise
         source = SampleStreams(5, torch.arange(len(self.truths))).step(0)
         return InverseProblem(operator, noise, noise.draw(operator(self.truths.double()), source))
@@ -178,69 +179,67 @@ class Bench:
         problem: InverseProblem,
         prior: Prior | None = None,
     ) -> Row:
-        """One line of the table."""
+        """Return a row of the table: scores and costs of a method on a task."""
         number = len(self.truths) * self.samples
-        began = time.perf_counter()
+        start = time.perf_counter()
         cpu = time.process_time()
         with torch.no_grad(), self.model.sampler.evaluating(self.model.averaged):
-            found = method.sample(prior or self.prior, problem, number)
-        spent = {
-            "ms": (time.perf_counter() - began) / number * 1e3,
+            posterior = method.sample(prior or self.prior, problem, number)
+        times = {
+            "ms": (time.perf_counter() - start) / number * 1e3,
             "cpu ms": (time.process_time() - cpu) / number * 1e3,
         }
-        return {"task": task, "method": name, **self._quality(found, problem), **spent}
+        return {"task": task, "method": name, **self._quality(posterior, problem), **times}
 
-    def _quality(self, found: PosteriorSamples, problem: InverseProblem) -> Row:
-        x = problem.repair(found.samples)
+    def _quality(self, posterior: PosteriorSamples, problem: InverseProblem) -> Row:
+        x = problem.repair(posterior.samples)
         truth = self.truths.repeat(self.samples, *[1] * (self.truths.ndim - 1))
         mean = x.double().view(self.samples, *self.truths.shape).mean(0)
         shape = tuple(x.shape[1:])
-        seen = problem.operator.observed_mask(shape)
-        wrong = problem.operator(x.double()) != problem.measurement_rows(
+        is_observed = problem.operator.observed_mask(shape)
+        is_mismatch = problem.operator(x.double()) != problem.measurement_rows(
             problem.operator(x.double())
         )
-        wrong = wrong if seen is None else wrong & seen
+        is_mismatch = is_mismatch if is_observed is None else is_mismatch & is_observed
         return {
             "PSNR": float(psnr(x, truth, self.largest).mean()),
             "of mean": float(psnr(mean, self.truths, self.largest).mean()),
-            "mismatches": float(wrong.flatten(1).double().sum(1).mean()),
+            "mismatches": float(is_mismatch.flatten(1).double().sum(1).mean()),
             "log L": float(problem.log_likelihood(x.double()).mean()),
-            "NFE": sum(sweep["network_evaluations"] for sweep in found.trace),
+            "NFE": sum(sweep["network_evaluations"] for sweep in posterior.trace),
         }
 
 
-def _data(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
-    """Held-out and training counts."""
+def load_counts(model: Any, data_dir: str) -> tuple[Tensor, Tensor]:
+    """Return test and training counts."""
     from blackout.config.instantiate import instantiate
 
-    source = instantiate(model.config["family"], "family").source(
+    data = instantiate(model.config["family"], "family").source(
         {"data_dir": data_dir}, model.config
     )
-    assert isinstance(source, CountData)
-    test = source.test
-    train = source.train
+    assert isinstance(data, CountData)
+    test = data.test
+    train = data.train
     assert isinstance(test, Tensor) and isinstance(train, Tensor)  # in memory
     return test, train
 
 
-_KERNELS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 14.0)
-_POWERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)
+# of normal kernels by which training data are weighted, in counts
+KERNEL_WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 14.0)
+# of the likelihood by which training data are weighted
+LIKELIHOOD_POWERS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)
 
 
 def hidden(bench: Bench) -> Iterator[Row]:
     """CRPS of hidden, blurred or pooled elements by `auto` and by weighted data, in counts.
 
     Both see the same truths. The CRPS of samples is the fair one for few samples [Ferro 2014]; the
-    distribution of weighted data is scored exactly. Training data are weighted by the likelihood,
-    by its best power of ten, or, if elements are known, by the best of ten normal kernels.
-    `difference` is the mean over truths of the difference from the better baseline.
+    distribution of weighted data is scored exactly. Training data are weighted as in
+    `_training_weights`, and the best weighting is the baseline. `difference` is the mean over
+    truths of the difference from it.
     """
-    truths = bench.truths
-    number = len(bench.truths)
-    samples = bench.samples
-    shape = bench.prior.shape
-    levels = torch.arange(bench.largest + 1)
-    below = (bench.training.flatten(1)[..., None] <= levels).double()
+    truths = bench.truths.flatten(1)
+    num_truths = len(truths)
     cases: dict[str, tuple[Operator, Noise | None]] = {
         "rows 4-7 hidden": (InpaintBox((4, 7), (0, 7)), None),
         "80 % hidden": (InpaintRandom(0.8), None),
@@ -248,64 +247,85 @@ def hidden(bench: Bench) -> Iterator[Row]:
         "4x4 pooled, photons": (Pool(4), None),
     }
     for name, (operator, noise) in cases.items():
+        # 1. Elements that are scored: those that are not known.
         problem = bench.measure(operator, noise)
-        known = problem.known_elements(shape)
-        scored = (
-            torch.ones(truths[0].numel(), dtype=torch.bool)
-            if known is None
-            else ~known[1].flatten()
-        )
-        reached = (truths.flatten(1)[:, scored, None] <= levels).double()
+        known_elements = problem.known_elements(bench.prior.shape)
+        is_known = None if known_elements is None else known_elements[1]
+        is_scored = torch.ones(truths.shape[1], dtype=torch.bool)
+        if is_known is not None:
+            is_scored = ~is_known.flatten()
 
-        def of_law(weight: Tensor, scored: Tensor = scored, reached: Tensor = reached) -> Tensor:
-            law = torch.einsum("nt,tdl->ndl", weight, below[:, scored])
-            return ((law - reached) ** 2).sum(-1).mean(-1)
+        # 2. The best weighting of the training data.
+        scores = []
+        for weights in _training_weights(bench, problem, is_known):
+            scores.append(_weighted_crps(bench, weights, is_scored))
+        best = min(scores, key=lambda score: float(score.mean()))
 
-        if known is None:
-            many = replace(
-                problem, measurement=problem.measurement.repeat_interleave(len(bench.training), 0)
-            )
-            log_l = many.log_likelihood(bench.training.double().repeat(number, 1, 1, 1)).view(
-                number, -1
-            )
-            laws = [torch.softmax(power * log_l, 1) for power in _POWERS]
-        else:
-            seen = known[1]
-            off = (
-                (bench.training[:, seen].double()[None] - truths[:, seen].double()[:, None]) ** 2
-            ).sum(-1)
-            laws = [torch.softmax(-off / (2 * width**2), 1) for width in _KERNELS]
-        found = [of_law(law) for law in laws]
-        best = min(found, key=lambda one: float(one.mean()))
+        # 3. Samples of the posterior.
         with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
-            drawn = (
-                Auto()
-                .resolve(bench.prior, problem)
-                .sample(bench.prior, problem, number * samples, bench.seed)
-            )
-        x = drawn.samples.double().view(samples, number, -1)[..., scored]
-        apart = (x[:, None] - x[None]).abs().sum((0, 1)) / max(1, 2 * samples * (samples - 1))
-        auto = ((x - truths.flatten(1)[:, scored].double()).abs().mean(0) - apart).mean(1)
-        nfe = sum(sweep["network_evaluations"] for sweep in drawn.trace)
-        rows = {"auto": auto, "training data": best} | (
-            {} if known else {"the same, by the likelihood": found[0]}
-        )
-        for method, one in rows.items():
-            off_best = one - best
+            method = Auto().resolve(bench.prior, problem)
+            posterior = method.sample(bench.prior, problem, num_truths * bench.samples, bench.seed)
+        x = posterior.samples.double().view(bench.samples, num_truths, -1)
+        nfe = sum(sweep["network_evaluations"] for sweep in posterior.trace)
+        auto = _sample_crps(x[..., is_scored], truths[:, is_scored].double())
+
+        # 4. A row for each.
+        rows = {"auto": auto, "training data": best}
+        if is_known is None:
+            rows["the same, by the likelihood"] = scores[0]
+        for method_name, score in rows.items():
+            difference = score - best
             yield {
                 "hidden": name,
-                "method": method,
-                "CRPS": float(one.mean()),
-                "error": float(one.std() / number**0.5),
-                "difference": float(off_best.mean()),
-                "its error": float(off_best.std() / number**0.5),
-                "NFE": nfe if method == "auto" else 0,
+                "method": method_name,
+                "CRPS": float(score.mean()),
+                "error": float(score.std() / num_truths**0.5),
+                "difference": float(difference.mean()),
+                "its error": float(difference.std() / num_truths**0.5),
+                "NFE": nfe if method_name == "auto" else 0,
             }
 
 
-_WIDTHS = (0.7, 1.2, 2.0)
-_EXPOSURES = (0.5, 1.0, 2.0)
-_OWN = 360
+def _training_weights(
+    bench: Bench, problem: InverseProblem, is_known: Tensor | None
+) -> list[Tensor]:
+    """Return weights of the training data for every truth, [n, T], in several versions.
+
+    They are powers of the likelihood, the first of them the likelihood itself, or, if elements are
+    known, normal kernels of the distance of these elements.
+    """
+    if is_known is None:
+        num_truths = len(bench.truths)
+        measurement = problem.measurement.repeat_interleave(len(bench.training), 0)
+        data = bench.training.double().repeat(num_truths, 1, 1, 1)
+        log_likelihood = replace(problem, measurement=measurement).log_likelihood(data)
+        log_likelihood = log_likelihood.view(num_truths, -1)
+        return [torch.softmax(power * log_likelihood, 1) for power in LIKELIHOOD_POWERS]
+    data = bench.training[:, is_known].double()
+    truths = bench.truths[:, is_known].double()
+    squared_distance = ((data[None] - truths[:, None]) ** 2).sum(-1)
+    return [torch.softmax(-squared_distance / (2 * width**2), 1) for width in KERNEL_WIDTHS]
+
+
+def _weighted_crps(bench: Bench, weights: Tensor, is_scored: Tensor) -> Tensor:
+    """Return the mean CRPS [n] of scored elements under weighted training data."""
+    levels = torch.arange(bench.largest + 1)
+    data_cdf = (bench.training.flatten(1)[:, is_scored, None] <= levels).double()
+    truth_cdf = (bench.truths.flatten(1)[:, is_scored, None] <= levels).double()
+    cdf = torch.einsum("nt,tdl->ndl", weights, data_cdf)
+    return ((cdf - truth_cdf) ** 2).sum(-1).mean(-1)
+
+
+def _sample_crps(x: Tensor, truths: Tensor) -> Tensor:
+    """Return the mean fair CRPS [n] of samples x [samples, n, D] of truths [n, D]."""
+    num_pairs = max(1, 2 * len(x) * (len(x) - 1))
+    spread = (x[:, None] - x[None]).abs().sum((0, 1)) / num_pairs
+    return ((x - truths).abs().mean(0) - spread).mean(1)
+
+
+WIDTHS = (0.7, 1.2, 2.0)  # of the blur, in pixels
+EXPOSURES = (0.5, 1.0, 2.0)  # photons per count
+NUM_TRAINING_TRUTHS = 360  # training data that serve as truths
 
 
 def widths(bench: Bench) -> Iterator[Row]:
@@ -316,62 +336,61 @@ def widths(bench: Bench) -> Iterator[Row]:
     would be right if the evidences were probabilities. For truths from the training data their
     mean likelihood is the exact evidence: no method is right more often on them.
     """
-    operators = [Blur(5, width) for width in _WIDTHS]
+    operators = [Blur(5, width) for width in WIDTHS]
 
     def simulate(truths: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Which operator is right, and the measurements."""
+        """Return the number of the right operator, and the measurements, of every truth."""
         number = torch.arange(len(truths))
-        blurred = torch.stack([operator(truths) for operator in operators])[
-            number % len(operators), number
-        ]
-        return number % len(operators), noise.draw(blurred, SampleStreams(5, number).step(0))
+        width_number = number % len(operators)
+        blurred = torch.stack([operator(truths) for operator in operators])[width_number, number]
+        return width_number, noise.draw(blurred, SampleStreams(5, number).step(0))
 
-    def by_training(noise: Noise, y: Tensor) -> list[Tensor]:
-        """log p(y) of every operator, up to a number, [n] each."""
-        laws = [operator(bench.training) for operator in operators]
-        log_l = [
-            torch.stack([noise.log_prob(one[None], m).flatten(1).sum(1) for one in y]) for m in laws
+    def training_evidence(noise: Noise, y: Tensor) -> list[Tensor]:
+        """Return log p(y) [n] of every operator, up to a constant."""
+        clean = [operator(bench.training) for operator in operators]
+        log_likelihood = [
+            torch.stack([noise.log_prob(row[None], m).flatten(1).sum(1) for row in y])
+            for m in clean
         ]
-        return [torch.logsumexp(one, 1) for one in log_l]
+        return [torch.logsumexp(row, 1) for row in log_likelihood]
 
-    for exposure in _EXPOSURES:
+    for exposure in EXPOSURES:
         noise = Poisson(exposure)
-        (right, y) = simulate(bench.truths, noise)
-        (own_right, own) = simulate(bench.training[:_OWN], noise)
+        right_width, y = simulate(bench.truths, noise)
+        training_width, training_y = simulate(bench.training[:NUM_TRAINING_TRUTHS], noise)
         evidence = []
         spread = []
         number = len(y)
         for operator in operators:
             with torch.no_grad(), bench.model.sampler.evaluating(bench.model.averaged):
-                drawn = SMC().sample(
+                posterior = SMC().sample(
                     bench.prior,
                     InverseProblem(operator, noise, y),
                     number * bench.samples,
                     bench.seed,
                 )
-            groups = drawn.log_evidence.view(bench.samples, number)
+            groups = posterior.log_evidence.view(bench.samples, number)
             if bench.samples > 1:
                 spread.append(groups.std(0))
             evidence.append(torch.logsumexp(groups, 0) - math.log(bench.samples))
-        found = {
-            "smc": (right, evidence),
-            "training data": (right, by_training(noise, y)),
-            "training data, of themselves": (own_right, by_training(noise, own)),
+        nfe = sum(sweep["network_evaluations"] for sweep in posterior.trace)
+        cases = {
+            "smc": (right_width, evidence),
+            "training data": (right_width, training_evidence(noise, y)),
+            "training data, of themselves": (training_width, training_evidence(noise, training_y)),
         }
-        deviation = (
-            float(torch.cat(spread).median()) if spread else math.nan
-        )  # of one group there is none
-        for method, (wanted, values) in found.items():
+        deviation = math.nan  # one group has no spread
+        if spread:
+            deviation = float(torch.cat(spread).median())
+        for method, (width_number, values) in cases.items():
             best = torch.softmax(torch.stack(values), 0).max(0)
             yield {
                 "exposure": exposure,
                 "method": method,
-                "right": float((best.indices == wanted).double().mean()),
+                "right": float((best.indices == width_number).double().mean()),
                 "expected": float(best.values.mean()),
                 "spread of groups": deviation if method == "smc" else 0.0,
-                "NFE": sum(sweep["network_evaluations"] for sweep in drawn.trace)
-                if method == "smc"
-                else 0,
+                "NFE": nfe if method == "smc" else 0,
             }
 
 
@@ -383,10 +402,10 @@ def tasks(bench: Bench) -> Iterator[Row]:
         split = bench.run(task, "sgdd", SplitGibbs(ladder), problem)
         yield split
         first = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
-        one = sum(
+        evaluations = sum(
             sweep["network_evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace
         )
-        number = max(2, round(split["NFE"] / one))
+        number = max(2, round(split["NFE"] / evaluations))
         methods: dict[str, Method] = {
             f"SVDD-PM, {number} particles": SMC(number, greedy=True),
             f"SMC, {number} particles": SMC(number, power=0.1 if bench.largest == 1 else 1.0),
@@ -455,21 +474,20 @@ class FixedSteps(Prior):
     def reverse(
         self, z: Tensor, t: float, source: Streams = None, steps: int | None = None
     ) -> Tensor:
-        return super().reverse(
-            z, t, source, max(1, self.number - 1)
-        )  # the last one ends below the grid's first time
+        # one further step goes from the grid's first time to 0
+        return super().reverse(z, t, source, max(1, self.number - 1))
 
 
 def budgets(bench: Bench) -> Iterator[Row]:
     """Sweeps and steps of each as in Table 6 of Chu et al. 2025, on the first task."""
     task, problem = next(iter(bench.tasks().items()))
-    own = {f.name: getattr(bench.prior, f.name) for f in fields(Prior)} | {
+    prior_settings = {f.name: getattr(bench.prior, f.name) for f in fields(Prior)} | {
         "denoiser": bench.model.denoiser()
     }
     last = 0.02 if bench.largest == 1 else 0.2
     for sweeps, steps in ((25, 2), (25, 4), (40, 5), (40, 10), (50, 20)):
         levels = anneal(3 if len(bench.truths) < 4 else sweeps, 3.0, last)
-        prior = FixedSteps(**own, number=steps)
+        prior = FixedSteps(**prior_settings, number=steps)
         yield bench.run(
             task, f"{sweeps} sweeps of {steps} steps", SplitGibbs(levels), problem, prior
         )
@@ -479,28 +497,28 @@ def share(bench: Bench) -> Iterator[Row]:
     """Share of the network in the CPU time of a run, by the number of chains, after a warm-up."""
     levels = anneal(3 if len(bench.truths) < 4 else 12, 3.0, 0.2)
     for number in (1, 4, len(bench.truths)):
-        part = copy(bench)
-        part.truths = bench.truths[:number]
-        spent = [0.0]
+        bench_part = copy(bench)
+        bench_part.truths = bench.truths[:number]
+        network_time = [0.0]
         denoiser = bench.model.denoiser()
 
-        def timed(xt: Tensor, t: Tensor, spent: list[float] = spent) -> Any:
-            began = time.process_time()
-            found = denoiser(xt, t)  # noqa: B023  (called within this turn)
-            spent[0] += time.process_time() - began
-            return found
+        def timed_denoiser(xt: Tensor, t: Tensor, network_time: list[float] = network_time) -> Any:
+            start = time.process_time()
+            row = denoiser(xt, t)  # noqa: B023  (called within this turn)
+            network_time[0] += time.process_time() - start
+            return row
 
-        task, problem = next(iter(part.tasks().items()))
-        part.prior = replace(bench.prior, denoiser=timed)
+        task, problem = next(iter(bench_part.tasks().items()))
+        bench_part.prior = replace(bench.prior, denoiser=timed_denoiser)
         for _ in range(2):
-            spent[0] = 0.0
-            began = time.process_time()
-            part.run(task, "", SplitGibbs(levels, passes=1), problem)
-            found = {
+            network_time[0] = 0.0
+            start = time.process_time()
+            bench_part.run(task, "", SplitGibbs(levels, passes=1), problem)
+            row = {
                 "chains": number * bench.samples,
-                "share of the network": spent[0] / (time.process_time() - began),
+                "share of the network": network_time[0] / (time.process_time() - start),
             }
-        yield {"task": task, **found}
+        yield {"task": task, **row}
 
 
 def speed(quick: bool) -> Iterator[Row]:
@@ -519,12 +537,12 @@ def speed(quick: bool) -> Iterator[Row]:
         }
         cases = {name: partial(step, x, x, 0.5, streams) for name, step in steps.items()}
         timed = interleaved(cases, 1 if quick else 3, torch.device("cpu"))
-        seconds = {name: summary(one)["median"] for name, one in timed.items()}
-        times = seconds["Metropolis"] / seconds["heat bath"]
-        yield {"process": type(process).__name__, **seconds, "times faster": times}
+        seconds = {name: summary(values)["median"] for name, values in timed.items()}
+        speed_up = seconds["Metropolis"] / seconds["heat bath"]
+        yield {"process": type(process).__name__, **seconds, "times faster": speed_up}
 
 
-OF_A_MODEL = {
+MODEL_TABLES = {
     "tasks": tasks,
     "ablations": ablations,
     "budgets": budgets,
@@ -533,7 +551,7 @@ OF_A_MODEL = {
     "hidden": hidden,
     "widths": widths,
 }
-ALONE = {
+TABLES = {
     "speed": speed,
     "synthetic": synthetic,
     "dna": dna,
@@ -544,7 +562,7 @@ ALONE = {
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--what", choices=(*OF_A_MODEL, *ALONE), default="synthetic")
+    parser.add_argument("--what", choices=(*MODEL_TABLES, *TABLES), default="synthetic")
     parser.add_argument(
         "--model",
         type=Path,
@@ -558,16 +576,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first held-out truth")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    if options.what in OF_A_MODEL:
+    if options.what in MODEL_TABLES:
         if options.model is None:
             parser.error(f"--what {options.what} needs --model")
         truths, samples = (2, 1) if options.quick else (options.truths, options.samples)
         bench = Bench(
             str(options.model), truths, samples, options.data_dir, options.seed, options.first
         )
-        rows = list(OF_A_MODEL[options.what](bench))
+        rows = list(MODEL_TABLES[options.what](bench))
     else:
-        rows = list(ALONE[options.what](options.quick))
+        rows = list(TABLES[options.what](options.quick))
     report(f"posterior sampling, {options.what}", rows, options)
 
 

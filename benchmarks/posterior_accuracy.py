@@ -71,8 +71,8 @@ def methods(quick: bool) -> Iterator[Row]:
             "perfect": floor_of_draws(posteriors, num_samples),
         }
         for name, method in equal_methods(prior, problem, budget).items():
-            found = method.sample(prior, problem, num_measurements * num_samples)
-            row[name] = pooled_total_variation(found.samples, posteriors, exact.toy.levels)
+            posterior = method.sample(prior, problem, num_measurements * num_samples)
+            row[name] = pooled_total_variation(posterior.samples, posteriors, exact.toy.levels)
         print(row, flush=True)
         yield {column: row.get(column, "-") for column in COLUMNS}
 
@@ -113,7 +113,7 @@ def equal_methods(prior: Prior, problem: InverseProblem, budget: int) -> Mapping
     particles = fit(SMC, budget - moves)
     num_moves = num_polishing_moves(prior, problem, moves)
     assert isinstance(chain, SplitGibbs) and isinstance(particles, SMC)
-    found: dict[str, Method] = {
+    methods: dict[str, Method] = {
         "sgdd": fit(lambda sweeps: SplitGibbs(sweeps=sweeps).resolve(prior, problem), budget),
         "sgdd and moves": SplitGibbs(sweeps=len(chain.levels), polish=num_moves).resolve(
             prior, problem
@@ -125,10 +125,10 @@ def equal_methods(prior: Prior, problem: InverseProblem, budget: int) -> Mapping
         ),
     }
     if conjugate_state(prior.process, problem, prior.shape) is not None:
-        found["direct"] = Direct()
+        methods["direct"] = Direct()
     if known_mask(prior, problem) is not None:
-        found["overwrite"] = fit(Overwrite, budget)
-    return found
+        methods["overwrite"] = fit(Overwrite, budget)
+    return methods
 
 
 def num_polishing_moves(prior: Prior, problem: InverseProblem, budget: int) -> int:
@@ -259,19 +259,20 @@ def ranks_of_truths(
 ) -> tuple[dict[str, np.ndarray], tuple[float, float]]:
     """Return ranks of truths [M, D] among samples, and coverages of 50 and 90 % intervals."""
     num_truths = len(truths)
-    found = method.sample(prior, problem, num_truths * num_samples)
-    x = found.samples.double().view(num_samples, num_truths, -1).numpy()
-    log_likelihood = found.log_likelihood.view(num_samples, num_truths).numpy()
-    of_samples = rank_statistics(x, log_likelihood, None)
-    of_truths = rank_statistics(
+    posterior = method.sample(prior, problem, num_truths * num_samples)
+    x = posterior.samples.double().view(num_samples, num_truths, -1).numpy()
+    log_likelihood = posterior.log_likelihood.view(num_samples, num_truths).numpy()
+    sample_statistics = rank_statistics(x, log_likelihood, None)
+    truth_statistics = rank_statistics(
         truths.double().numpy(), problem.log_likelihood(truths.double()).numpy(), None
     )
     rng = np.random.default_rng(0)
     ranks = {
-        name: normalised_ranks(values, of_truths[name], rng) for name, values in of_samples.items()
+        name: normalised_ranks(values, truth_statistics[name], rng)
+        for name, values in sample_statistics.items()
     }
-    of_elements = normalised_ranks(x, truths.double().numpy(), rng)
-    return ranks, (coverage(of_elements, 0.5), coverage(of_elements, 0.9))
+    element_ranks = normalised_ranks(x, truths.double().numpy(), rng)
+    return ranks, (coverage(element_ranks, 0.5), coverage(element_ranks, 0.9))
 
 
 WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {

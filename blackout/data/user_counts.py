@@ -17,18 +17,9 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import MAX_LABEL_COUNTS, CountData, split_parts
 from blackout.data.count_statistics import load_samples
-from blackout.data.file_counts import (
-    Arrangement,
-    CountTable,
-    FileLayout,
-    Units,
-    check_stored_numbers,
-    encode_sequences,
-    format_array_names,
-    load_counts,
-    read_table,
-    select_columns,
-)
+from blackout.data.file_columns import encode_sequences, format_array_names, select_columns
+from blackout.data.file_counts import CountTable, check_stored_numbers, load_counts, read_table
+from blackout.data.file_layout import Arrangement, FileLayout, Units
 from blackout.data.findings import findings
 from blackout.data.formats import FileContents, read_file
 from blackout.data.labels import (

@@ -368,7 +368,7 @@ def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     unseen share of numbers that are 0 or twice the mean, see
     `blackout.confidence_intervals.unseen_share`.
 
-    References: delta method; checked in tests/posterior/test_laws.py; equal logs: this project,
+    References: delta method; checked in tests/posterior/test_samples.py; equal logs: this project,
         checked in tests/posterior/test_parts.py.
     """
     largest = logs.max()

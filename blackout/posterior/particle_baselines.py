@@ -90,7 +90,7 @@ class SMC(Method):
 
     References: Chu et al. 2025, appendix C.2.3 and eq. 55 and 56; Li et al. 2024 (SVDD-PM);
         Del Moral et al. 2006, section 3.2 (evidence); values of states: this project, checked in
-        tests/posterior/test_laws.py.
+        tests/posterior/test_samples.py.
     """
 
     follows_grid: ClassVar[bool] = True

@@ -101,19 +101,18 @@ SAMPLED: dict[str, tuple[tuple[str, ...], ...]] = {
 def test_nothing_runs_on_the_cpu_after_the_first_step(
     family: str, tmp_path: Path, binary_file: Path, counts_file: Path
 ) -> None:
-    """Training, validation, scores and samples, for the first time and after it has continued."""
+    """Training, validation, scores and samples, of a new run and of a continued one."""
     files = {"binary": binary_file, "counts": counts_file}
     settings = [
         word.format(**files) if word.startswith("dataset.path") else word
         for word in FAMILIES[family]
     ]
     settings = ["debug=fast", *settings, f"runs_dir={tmp_path}", "run_id=run"]
-    for more in ((), ("trainer.max_steps=14",)):
-        output = run(*PROGRAM, "train", *settings, *more)
-        assert devices(output) == ["cpu, simulated"], (
-            output
-        )  # on the CPU components are tried before training
-        assert ("(continued)" in output) == bool(more)
+    for further_settings in ((), ("trainer.max_steps=14",)):
+        output = run(*PROGRAM, "train", *settings, *further_settings)
+        # before training, components are tried on the CPU
+        assert devices(output) == ["cpu, simulated"], output
+        assert ("(continued)" in output) == bool(further_settings)
     (directory,) = tmp_path.glob("*/run")
     assert (directory / "samples" / "final.npz").exists()
     for options in SAMPLED.get(family, (("evaluate=true", "likelihood.images=20"),)):
@@ -151,7 +150,7 @@ def test_two_processes_score_in_a_group_that_refuses_cpu_tensors(tmp_path: Path)
 
     options = ["num_samples=20", "sampler.batch_size=10", "evaluate=true", "likelihood.images=20"]
     options.append(f"out={tmp_path / 'samples'}")
-    drawn = run(
+    sampled = run(
         *TWO_PROCESSES, *PROGRAM, "sample", f"ckpt={tmp_path / 'one' / 'digits' / 'run'}", *options
     )
-    assert devices(drawn) == ["simulated"] * 2
+    assert devices(sampled) == ["simulated"] * 2

@@ -43,7 +43,7 @@ def test_no_digit_is_in_two_splits() -> None:
     assert not train & val and not train & test and not val & test
 
 
-def test_validation_digits_go_back_to_where_they_were() -> None:
+def test_merged_validation_digits_return_to_their_places() -> None:
     data = digits()
     official = digits(validation=0)
     assert len(official.train) == 1438 and len(official.val) == 0

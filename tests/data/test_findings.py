@@ -67,7 +67,7 @@ def table(**columns: Any) -> str:
     return "\n".join([",".join(every), *(",".join(map(str, row)) for row in rows)])
 
 
-def beside(column: Any) -> np.ndarray:
+def with_column(column: Any) -> np.ndarray:
     return np.concatenate([np.asarray(column)[:, None], cells()], 1)
 
 
@@ -88,9 +88,9 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: np.random.default_rng(3).poisson(6.0, (2, 10)),
         "only one training sample",
     ),
-    "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
+    "an id column": (lambda: with_column(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
     "an id column, shuffled": (
-        lambda: beside(np.random.default_rng(2).permutation(N) + 1),
+        lambda: with_column(np.random.default_rng(2).permutation(N) + 1),
         r"number the samples.*exclude=\[0\]",
     ),
     "an id column of a table": (lambda: table(id=RUNNING), r"number the samples.*exclude=\[id\]"),
@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         r"exclude=\[sample_id\]",
     ),
     "times": (
-        lambda: beside(np.cumsum(np.random.default_rng(2).poisson(5.0, N) + 1)),
+        lambda: with_column(np.cumsum(np.random.default_rng(2).poisson(5.0, N) + 1)),
         r"number the samples.*exclude=\[0\]",
     ),
     "offset and gain": (
@@ -132,13 +132,16 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: np.concatenate([cells(), cells()[:20]]),
         "20 of 320 samples occur before",
     ),
-    "a constant column": (lambda: beside(np.full(N, 7)), r"constant: 0: dataset\.exclude=\[0\]"),
+    "a constant column": (
+        lambda: with_column(np.full(N, 7)),
+        r"constant: 0: dataset\.exclude=\[0\]",
+    ),
     "batches": (
         lambda: table(batch=np.random.default_rng(2).integers(1, 4, N)),
         r"batch or class.*batch.*exclude=\[batch\]",
     ),
     "samples in blocks": (
-        lambda: beside(np.repeat([0, 1, 2], N // 3)),
+        lambda: with_column(np.repeat([0, 1, 2], N // 3)),
         r"batch or class.*exclude=\[0\]",
     ),
     "a hot pixel": (hot, r"hot pixels, at \[3, 9\]: set them"),
@@ -211,37 +214,37 @@ CLEAN: Files = {
 IMAGES = ("photons", "digits", "images of one mean", "a microscope's bright images")
 
 
-def write(made: Any, folder: Path) -> Path:
-    if isinstance(made, str):
-        (folder / "x.csv").write_text(made)
+def write(content: Any, folder: Path) -> Path:
+    if isinstance(content, str):
+        (folder / "x.csv").write_text(content)
         return folder / "x.csv"
-    if scipy.sparse.issparse(made):
-        scipy.sparse.save_npz(folder / "x.npz", made)
+    if scipy.sparse.issparse(content):
+        scipy.sparse.save_npz(folder / "x.npz", content)
         return folder / "x.npz"
-    np.save(folder / "x.npy", made)
+    np.save(folder / "x.npy", content)
     return folder / "x.npy"
 
 
-def said_of(path: Path, **settings: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as said:
+def messages_of(path: Path, **settings: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         try:
             counts(path, **settings)
         except UserError as error:
             return [str(error)]
-    return [str(one.message) for one in said]
+    return [str(warning.message) for warning in recorded]
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
     make, words = FAULTS[name]
-    (said,) = said_of(write(make(), tmp_path))
-    assert re.search(words, said), said
+    (message,) = messages_of(write(make(), tmp_path))
+    assert re.search(words, message), message
 
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_clean_file_is_passed(name: str, tmp_path: Path) -> None:
-    assert said_of(write(CLEAN[name](), tmp_path)) == []
+    assert messages_of(write(CLEAN[name](), tmp_path)) == []
 
 
 @pytest.mark.deep
@@ -254,7 +257,7 @@ def test_only_readings_of_a_camera_are_narrower_than_mixtures_of_poisson_counts(
         for name, make in CLEAN.items()
         if name in IMAGES
     }
-    images = {name: one if one.ndim == 4 else one[:, None] for name, one in images.items()}
+    images = {name: image if image.ndim == 4 else image[:, None] for name, image in images.items()}
     assert not any(map(is_underdispersed, images.values())) and len(images) == len(IMAGES)
     readings = torch.from_numpy(camera()).int()[:, None]
     assert is_underdispersed(readings)
@@ -263,8 +266,10 @@ def test_only_readings_of_a_camera_are_narrower_than_mixtures_of_poisson_counts(
     with pytest.warns(UserWarning, match="vary less than Poisson counts.*head=gamma"):
         model = from_data(readings)
     assert isinstance(model.head, LogisticMixtureHead) and model.sampler.kernel == PosteriorBridge()
-    for other in (from_data(images["photons"]), from_data(readings, head=GammaHead)):
-        assert isinstance(other.head, GammaHead) and other.sampler.kernel == Trapezoidal()
+    for broad_model in (from_data(images["photons"]), from_data(readings, head=GammaHead)):
+        assert (
+            isinstance(broad_model.head, GammaHead) and broad_model.sampler.kernel == Trapezoidal()
+        )
     read = counts(path := write(camera(), tmp_path))
     file = torch.from_numpy(camera())
     assert read.offset == int(file.min()) > 0 == counts(path, offset=0).offset
@@ -279,10 +284,10 @@ def test_proposed_settings_fix_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     """The proposed command has no finding, and gives the counts before the faults."""
     right = photons().reshape(N, -1)[:, 60:90]
     path = write(np.concatenate([RUNNING[:, None], right], 1) * 2 + 100, tmp_path)
-    with pytest.raises(SystemExit) as found:
+    with pytest.raises(SystemExit) as exit_info:
         main([str(path)])
     out = capsys.readouterr().out
-    assert found.value.code == 1 and out.count("finding:") == 2
+    assert exit_info.value.code == 1 and out.count("finding:") == 2
     settings = shlex.split(out.splitlines()[-1])[5:]
     assert settings == ["dataset.offset=100", "dataset.gain=2", "dataset.exclude=[0]"]
     main([str(path), *settings])
@@ -319,7 +324,7 @@ def test_columns_are_chosen_by_name_and_number_in_their_order(tmp_path: Path) ->
         labels="kind",
     )
     assert named.features == ("g3", "g1") and named.num_classes == 2
-    whole = counts(write(cells(), tmp_path), columns=[4, 2, 0], exclude=[2])
-    assert torch.equal(whole.test, counts(tmp_path / "x.npy").test[:, [4, 0]])
+    dense = counts(write(cells(), tmp_path), columns=[4, 2, 0], exclude=[2])
+    assert torch.equal(dense.test, counts(tmp_path / "x.npy").test[:, [4, 0]])
     sparse = counts(write(scipy.sparse.csr_matrix(cells()), tmp_path), columns=[4, 0])
-    assert torch.equal(sparse.test, whole.test)
+    assert torch.equal(sparse.test, dense.test)

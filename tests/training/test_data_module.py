@@ -50,9 +50,9 @@ def test_seeds_give_unrelated_orders(numbered: CountData) -> None:
 @pytest.mark.parametrize("flip", [False, True])
 def test_processes_share_the_global_batch(numbered: CountData, world_size: int, flip: bool) -> None:
     data = replace(numbered, flip=flip)
-    whole = TrainLoader(data, 8, seed=1)
+    uninterrupted = TrainLoader(data, 8, seed=1)
     parts = [TrainLoader(data, 8, 1, rank, world_size) for rank in range(world_size)]
-    for expected, shares in islice(zip(whole, zip(*parts, strict=True), strict=False), 12):
+    for expected, shares in islice(zip(uninterrupted, zip(*parts, strict=True), strict=False), 12):
         positions = torch.cat([share["position"] for share in shares])
         assert positions.sort().values.tolist() == list(range(8))
         for key in ("x0", "index", "label"):
@@ -81,7 +81,7 @@ def test_half_of_the_images_are_mirrored_and_differently_in_each_epoch(numbered:
     assert coins.mean(0).min() > 0.25 and coins.mean(0).max() < 0.75
 
 
-def test_serving_leaves_the_data_alone(numbered: CountData) -> None:
+def test_batches_are_copies_of_the_data(numbered: CountData) -> None:
     before = numbered.train.clone()
     for batch in islice(TrainLoader(replace(numbered, flip=True), 5), 10):
         batch["x0"].zero_()
@@ -89,19 +89,23 @@ def test_serving_leaves_the_data_alone(numbered: CountData) -> None:
 
 
 def test_a_stream_can_start_anywhere_and_go_on(numbered: CountData) -> None:
-    whole = indices(TrainLoader(numbered, 5), 20)
-    assert torch.equal(indices(TrainLoader(numbered, 5, start_batch=13), 7), whole[65:])
+    uninterrupted = indices(TrainLoader(numbered, 5), 20)
+    assert torch.equal(indices(TrainLoader(numbered, 5, start_batch=13), 7), uninterrupted[65:])
     interrupted = TrainLoader(numbered, 5)
-    assert torch.equal(torch.cat([indices(interrupted, 3), indices(interrupted, 17)]), whole)
+    assert torch.equal(
+        torch.cat([indices(interrupted, 3), indices(interrupted, 17)]), uninterrupted
+    )
 
 
 def test_a_period_repeats_the_first_batches(numbered: CountData) -> None:
     batches = list(islice(TrainLoader(replace(numbered, flip=True), 5, period=2), 6))
     assert [batch["batch_number"] for batch in batches] == list(range(6))
     for key in ("x0", "index"):
-        first, second, *others = (batch[key] for batch in batches)
+        first, second, *later_batches = (batch[key] for batch in batches)
         assert not torch.equal(first, second)
-        assert all(torch.equal(other, (first, second)[k % 2]) for k, other in enumerate(others))
+        assert all(
+            torch.equal(batch, (first, second)[k % 2]) for k, batch in enumerate(later_batches)
+        )
 
 
 def test_vectors_have_no_labels_and_cannot_be_mirrored() -> None:
@@ -146,9 +150,8 @@ def test_held_out_samples_are_served_exactly_once(
         assert all(
             torch.equal(batch["x0"], getattr(numbered, split)[batch["index"]]) for batch in batches
         )
-        assert torch.equal(
-            batches[0]["index"], next(iter(shard))["index"]
-        )  # and again from the start
+        # another pass begins with the same batch
+        assert torch.equal(batches[0]["index"], next(iter(shard))["index"])
 
 
 def test_a_single_process_keeps_to_the_batch_size(numbered: CountData) -> None:
@@ -170,11 +173,11 @@ def test_more_processes_than_samples_are_refused(numbered: CountData) -> None:
 def test_resuming_another_stream_is_refused(numbered: CountData) -> None:
     state = TrainLoader(numbered, 6, seed=1).state_dict()
     TrainLoader(numbered, 6, seed=1, rank=1, world_size=2, start_batch=4).load_state_dict(state)
-    other = CountData("other", numbered.train.flip(0), numbered.test, 30)
+    other_data = CountData("other", numbered.train.flip(0), numbered.test, 30)
     for stream, name in [
         (TrainLoader(numbered, 7, seed=1), "batch_size=6"),
         (TrainLoader(numbered, 6, seed=2), "seed=1"),
-        (TrainLoader(other, 6, seed=1), "data="),
+        (TrainLoader(other_data, 6, seed=1), "data="),
     ]:
         with pytest.raises(
             ValueError, match=f"cannot resume: the checkpoint was trained with {name}"
@@ -182,7 +185,7 @@ def test_resuming_another_stream_is_refused(numbered: CountData) -> None:
             stream.load_state_dict(state)
 
 
-def test_a_state_from_before_sources_had_the_flip_is_accepted(numbered: CountData) -> None:
+def test_a_state_with_the_flip_of_the_data_is_accepted(numbered: CountData) -> None:
     stream = TrainLoader(numbered, 6, seed=1)
     stream.load_state_dict({**stream.state_dict(), "flip": True})
 
@@ -285,11 +288,11 @@ def saver(folder: Path, **settings: Any) -> ModelCheckpoint:
 def test_a_resumed_run_sees_what_the_uninterrupted_one_saw(
     numbered: CountData, tmp_path: Path, accumulate: int, stop: int
 ) -> None:
-    whole = Recorder()
+    uninterrupted = Recorder()
     first = Recorder()
     second = Recorder()
-    fit(numbered, tmp_path, whole, accumulate_grad_batches=accumulate)
-    assert [batch for batch, _ in whole.trained] == list(range(12 * accumulate))
+    fit(numbered, tmp_path, uninterrupted, accumulate_grad_batches=accumulate)
+    assert [batch for batch, _ in uninterrupted.trained] == list(range(12 * accumulate))
 
     fit(
         numbered,
@@ -305,9 +308,9 @@ def test_a_resumed_run_sees_what_the_uninterrupted_one_saw(
         tmp_path / f"step={stop}.ckpt",
         accumulate_grad_batches=accumulate,
     )
-    assert second.trained == whole.trained[stop * accumulate :]
+    assert second.trained == uninterrupted.trained[stop * accumulate :]
     assert resumed.global_step == 12
-    assert torch.equal(second.weight, whole.weight)
+    assert torch.equal(second.weight, uninterrupted.weight)
 
 
 @pytest.mark.parametrize("stop", [4, 6])
@@ -319,35 +322,35 @@ def test_a_checkpoint_of_a_validation_resumes_too(
         "val_check_interval": 2,
         "check_val_every_n_epoch": None,
     }
-    whole = Recorder()
+    uninterrupted = Recorder()
     second = Recorder()
-    fit(numbered, tmp_path, whole, callbacks=[saver(tmp_path)], **validate)
-    assert [index for batch in whole.validated[:2] for index in batch] == list(range(7))
-    assert len(whole.validated) == 6 * 2
+    fit(numbered, tmp_path, uninterrupted, callbacks=[saver(tmp_path)], **validate)
+    assert [index for batch in uninterrupted.validated[:2] for index in batch] == list(range(7))
+    assert len(uninterrupted.validated) == 6 * 2
     fit(numbered, tmp_path, second, tmp_path / f"step={stop}.ckpt", **validate)
-    assert second.trained == whole.trained[stop:]
-    assert torch.equal(second.weight, whole.weight)
+    assert second.trained == uninterrupted.trained[stop:]
+    assert torch.equal(second.weight, uninterrupted.weight)
 
 
 def test_a_step_that_was_cut_short_is_repeated(numbered: CountData, tmp_path: Path) -> None:
-    whole = Recorder()
+    uninterrupted = Recorder()
     first = Recorder(die_at=7)
     second = Recorder()
-    fit(numbered, tmp_path, whole)
+    fit(numbered, tmp_path, uninterrupted)
     on_exception = saver(tmp_path, every_n_train_steps=100, save_on_exception=True)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         fit(numbered, tmp_path, first, callbacks=[on_exception])
     (saved,) = tmp_path.glob("*.ckpt")
     fit(numbered, tmp_path, second, saved)
-    assert first.trained + second.trained == whole.trained
-    assert torch.equal(second.weight, whole.weight)
+    assert first.trained + second.trained == uninterrupted.trained
+    assert torch.equal(second.weight, uninterrupted.weight)
 
 
 def test_bounded_epochs_neither_skip_nor_repeat(numbered: CountData, tmp_path: Path) -> None:
-    whole = Recorder()
+    uninterrupted = Recorder()
     epochs = Recorder()
     second = Recorder()
-    fit(numbered, tmp_path, whole)
+    fit(numbered, tmp_path, uninterrupted)
     fit(
         numbered,
         tmp_path,
@@ -355,9 +358,9 @@ def test_bounded_epochs_neither_skip_nor_repeat(numbered: CountData, tmp_path: P
         limit_train_batches=5,
         callbacks=[saver(tmp_path, every_n_train_steps=7)],
     )
-    assert epochs.trained == whole.trained
+    assert epochs.trained == uninterrupted.trained
     fit(numbered, tmp_path, second, tmp_path / "step=7.ckpt", limit_train_batches=5)
-    assert second.trained == whole.trained[7:]
+    assert second.trained == uninterrupted.trained[7:]
 
 
 def test_overfitting_repeats_the_first_batch(numbered: CountData, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ FAMILIES = {
 
 
 @pytest.fixture(params=FAMILIES)
-def made(request):
+def family_and_model(request):
     """A family and an untrained model of it."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = OmegaConf.to_container(
@@ -80,31 +80,31 @@ def made(request):
     return family, make_model(family, config, family.source(config)).eval()
 
 
-def test_samples_of_a_model_are_those_of_its_draw_bit_for_bit(made):
-    family, model = made
+def test_samples_of_a_model_are_those_of_its_draw_bit_for_bit(family_and_model):
+    family, model = family_and_model
     each = 1 if isinstance(model, GraphFlow) else 6  # solutions of every graph, or samples
     draw = family.draw(model, {"num_samples": each})
     number = min(6, draw.rows(each))
-    drawn = torch.cat(
+    expected = torch.cat(
         [samples["samples"].cpu() for _, samples in draw.batches(torch.arange(number), 3)]
     )
-    assert torch.equal(model.sample(number, seed=3).reshape(drawn.shape), drawn)
+    assert torch.equal(model.sample(number, seed=3).reshape(expected.shape), expected)
 
 
-def test_a_description_is_complete_and_is_what_a_file_may_hold(made):
-    family, model = made
+def test_a_description_is_complete_and_is_what_a_file_may_hold(family_and_model):
+    family, model = family_and_model
     described = json.loads(json.dumps(model.config))
     assert copy_plain_values(described, "file") == described
     check_components(described["model"], "model")
     assert add_defaults(described["model"], "model") == described["model"]
-    again = family.build(described, model.tensors())
-    again.network.load_state_dict(model.averaged.state_dict())
-    again.source = model.source
-    assert torch.equal(again.eval().sample(3, seed=1), model.sample(3, seed=1))
+    rebuilt = family.build(described, model.tensors())
+    rebuilt.network.load_state_dict(model.averaged.state_dict())
+    rebuilt.source = model.source
+    assert torch.equal(rebuilt.eval().sample(3, seed=1), model.sample(3, seed=1))
 
 
-def test_a_part_without_an_address_is_refused(made):
-    family, model = made
+def test_a_part_without_a_target_is_refused(family_and_model):
+    family, model = family_and_model
     for part in family.parts:
         damaged = {**model.config, "model": {**model.config["model"], part: {"width": 3}}}
         with pytest.raises(UserError, match=f"whole model: {part} missing"):
@@ -128,7 +128,7 @@ def test_a_part_without_an_address_is_refused(made):
         ({"lattice": [1, 3]}, "lattice"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(wrong, word):
+def test_impossible_sizes_are_refused(wrong, word):
     with pytest.raises(UserError, match=word):
         instantiate(
             {"_target_": "blackout.networks.LESite", "sites": 4, "levels": 2, "channels": 4}
@@ -143,7 +143,7 @@ def test_settings_of_a_damaged_run_are_none(tmp_path):
         assert read_setting(tmp_path, "sampler", "num_steps") is None
 
 
-def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
+def test_values_of_the_data_fill_a_description_before_defaults():
     stats = {
         "shape": [3],
         "max_count": 7,
@@ -168,12 +168,12 @@ def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults()
         "inputs": {"_target_": "blackout.networks.LevelInputs"},
         "body": {"_target_": "blackout.networks.body_for", "width": None},
     }
-    whole = complete_description(network, stats, "network")
-    assert whole["inputs"]["_target_"] == "blackout.networks.StateInputs"
-    assert whole["body"]["_target_"] == "blackout.networks.SequenceConvolution"
+    complete = complete_description(network, stats, "network")
+    assert complete["inputs"]["_target_"] == "blackout.networks.StateInputs"
+    assert complete["body"]["_target_"] == "blackout.networks.SequenceConvolution"
     assert (
-        whole["body"]["levels"] == 9
-        and whole["body"]["outputs"] == 2
-        and whole["body"]["shape"] == [3]
+        complete["body"]["levels"] == 9
+        and complete["body"]["outputs"] == 2
+        and complete["body"]["shape"] == [3]
     )
-    assert all(value != {} for _, value in leaves(whole))
+    assert all(value != {} for _, value in leaves(complete))

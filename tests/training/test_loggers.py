@@ -44,7 +44,7 @@ def metrics(folder):
 
 
 @pytest.mark.deep
-def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp_path):  # noqa: F811
+def test_an_offline_wandb_run_has_all_values_and_continues_with_the_run(run, tmp_path):  # noqa: F811
     directory = tmp_path / "digits" / "a"
     lines = []
     options = (*SCORED, "logger=wandb", f"runs_dir={tmp_path}", "run_id=a")
@@ -80,9 +80,11 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
         assert second.summary[name] == pytest.approx(float(metrics(directory)[-1][name]), rel=1e-6)
 
     (picture,) = second.summary["samples/filenames"]
-    drawn = Image.open(folders[1] / "files" / picture)
-    kept = Image.open(directory / "samples" / "final.png")
-    assert np.array_equal(np.asarray(drawn.convert("RGB")), np.asarray(kept.convert("RGB")))
+    logged_picture = Image.open(folders[1] / "files" / picture)
+    saved_picture = Image.open(directory / "samples" / "final.png")
+    assert np.array_equal(
+        np.asarray(logged_picture.convert("RGB")), np.asarray(saved_picture.convert("RGB"))
+    )
     for described, folder in zip((first, second), folders, strict=True):
         (artifact,) = described.artifacts
         assert artifact.type == "model" and artifact.name == f"model-{first.id}"
@@ -90,8 +92,8 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
         assert set(paths) == {"README.md", "config.json", "model.safetensors"}
         assert all(path.startswith(str(folder)) for path in paths.values())
     model = (directory / "model" / "model.safetensors").read_bytes()
-    kept = [(folder / "model" / "model.safetensors").read_bytes() for folder in folders]
-    assert kept[1] == model != kept[0]
+    exported = [(folder / "model" / "model.safetensors").read_bytes() for folder in folders]
+    assert exported[1] == model != exported[0]
 
 
 @pytest.mark.deep
@@ -122,8 +124,12 @@ def test_a_run_that_fails_is_closed_as_failed(tmp_path):
     ):
         raise ZeroDivisionError
     assert wandb.run is None
-    (left,) = offline_runs(tmp_path)
-    assert left.exit_code == 1 and left.config["seed"] == 3 and left.name == tmp_path.name
+    (run_record,) = offline_runs(tmp_path)
+    assert (
+        run_record.exit_code == 1
+        and run_record.config["seed"] == 3
+        and run_record.name == tmp_path.name
+    )
 
 
 def test_other_processes_make_no_run(tmp_path, monkeypatch):
@@ -153,7 +159,7 @@ def server():
 
 
 @pytest.mark.parametrize("key", ["environment", "netrc", "settings"])
-def test_wandb_is_online_where_there_are_a_key_and_a_network(monkeypatch, tmp_path, server, key):
+def test_wandb_is_online_with_a_key_and_a_network(monkeypatch, tmp_path, server, key):
     settings = SimpleNamespace(
         mode="online", base_url=server, api_key=KEY if key == "settings" else None
     )
@@ -175,7 +181,7 @@ def test_wandb_is_online_where_there_are_a_key_and_a_network(monkeypatch, tmp_pa
 
 
 @pytest.mark.deep
-def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
+def test_wandb_settings_choose_online_offline_or_disabled(run, monkeypatch, tmp_path):  # noqa: F811
     settings = SimpleNamespace(mode="online", base_url=NO_SERVER, api_key=None)
     assert find_mode(settings)[0] == "offline"
     assert find_mode(SimpleNamespace(**{**vars(settings), "mode": "disabled"})) == ("disabled", "")
@@ -219,13 +225,13 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
         "val/bits_per_dim",
         "frechet_distance_digits",
     } <= set(tags["scalars"])
-    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    logged = [(event.step, event.value) for event in events.Scalars("train/loss")]
     written = [
         (int(row["step"]), float(row["train/loss"]))
         for row in metrics(directory)
         if row["train/loss"]
     ]
-    assert shown == [(step, pytest.approx(loss)) for step, loss in written]
+    assert logged == [(step, pytest.approx(loss)) for step, loss in written]
     assert [event.step for event in events.Images("samples")] == [4, 6]
     (text,) = events.Tensors("config/text_summary")
     assert "max_steps: 6" in text.tensor_proto.string_val[0].decode()
@@ -288,9 +294,9 @@ def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatc
         int(row["step"]): row["train/images_per_second"]
         for row in metrics(tmp_path / "digits" / "a")
     }
-    shown = {step: float(rate) for step, rate in rates.items() if rate}
-    assert len(shown) >= 3 and set(shown.values()) == {64.0}, shown
-    assert all((step + 1) % log == 0 for step in shown)
+    logged = {step: float(rate) for step, rate in rates.items() if rate}
+    assert len(logged) >= 3 and set(logged.values()) == {64.0}, logged
+    assert all((step + 1) % log == 0 for step in logged)
 
 
 def test_a_run_without_pictures_is_logged_too(tmp_path):

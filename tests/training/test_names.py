@@ -145,7 +145,7 @@ def model_of(**facts):
     return family.build(description, family.tensors(source))
 
 
-def test_there_are_a_hundred():
+def test_at_least_a_hundred_names_are_tried():
     assert len(set(NAMES)) >= 100 and {unicodedata.category(name[0]) for name in NAMES if name} > {
         "Cc",
         "Cf",
@@ -154,20 +154,20 @@ def test_there_are_a_hundred():
 
 
 @pytest.mark.parametrize(
-    "what, written",
+    "fact, written",
     [
         ("class", 12),
         *(
-            pytest.param(*one, marks=pytest.mark.deep)
-            for one in (("class", 1), ("name", 20), ("gene", 20), ("covariate", 20))
+            pytest.param(*case, marks=pytest.mark.deep)
+            for case in (("class", 1), ("name", 20), ("gene", 20), ("covariate", 20))
         ),
     ],
 )
-def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what, written):
+def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, fact, written):
     refused = {}
     for number, name in enumerate(NAMES):
         try:
-            model = model_of(**{what: name})
+            model = model_of(**{fact: name})
             check_loadable(model.config)
         except UserError as error:
             refused[name] = str(error)
@@ -185,7 +185,7 @@ def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what, writ
     good = {"日本語", "a: b", "???"}
     bad = {"a" * 20_000, "\udcff", "${oc.env:HOME}"}
     assert (
-        bad - ({"${oc.env:HOME}"} if what == "covariate" else set()) <= refused.keys()
+        bad - ({"${oc.env:HOME}"} if fact == "covariate" else set()) <= refused.keys()
         and not good & refused.keys()
     )
     assert not [line for line in refused.values() if "\n" in line or len(line) > 400]
@@ -203,15 +203,17 @@ def test_a_run_of_any_name_is_refused_or_continued(tmp_path, place):
         }
         changed = config | ({"dataset": {"path": name}} if place == "setting" else {place: name})
         try:
-            with running(run_directory(changed, "x")) as where:
-                check_run(where, changed)
-                write_settings(where, changed)
+            with running(run_directory(changed, "x")) as directory:
+                check_run(directory, changed)
+                write_settings(directory, changed)
         except UserError as error:
             refused[name] = str(error)
             continue
-        assert yaml.safe_load((where / "config.yaml").read_text())["dataset"] == changed["dataset"]
-        assert where.is_relative_to(tmp_path)
-        check_run(where, changed)
+        assert (
+            yaml.safe_load((directory / "config.yaml").read_text())["dataset"] == changed["dataset"]
+        )
+        assert directory.is_relative_to(tmp_path)
+        check_run(directory, changed)
     assert "\ud800" in refused and "日本語" not in refused
     assert not [line for line in refused.values() if "\n" in line]
 
@@ -227,7 +229,7 @@ def test_a_class_of_a_table_from_training_to_samples(run, tmp_path, name, fate):
     quoted = '"' + name.replace('"', '""') + '"'
     rows = [f"{k % 5},{k % 3},{'plain' if k % 2 else quoted}" for k in range(60)]
     (tmp_path / "cells.csv").write_text("x,y,kind\n" + "\n".join(rows) + "\n")
-    given = (
+    dataset_settings = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'cells.csv'}",
         "dataset.labels=kind",
@@ -238,7 +240,7 @@ def test_a_class_of_a_table_from_training_to_samples(run, tmp_path, name, fate):
     ]
     command = (
         *small,
-        *given,
+        *dataset_settings,
         "metrics=none",
         "validation_draws=1",
         f"runs_dir={tmp_path / 'runs'}",

@@ -30,7 +30,7 @@ def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
     ]
 
 
-def test_sampling_says_how_far_it_is(monkeypatch, capsys):
+def test_sampling_prints_its_progress(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
     monkeypatch.setattr(sample_batches, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 

@@ -155,22 +155,22 @@ def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     assert values(module) != scores.values
 
 
-@pytest.mark.parametrize("every, at", [(None, []), (2, [2, 4, 6]), (4, [4])])
-def test_scores_are_made_when_they_were_asked_for(scorer, every, at):
-    made = []
+@pytest.mark.parametrize("every, expected_steps", [(None, []), (2, [2, 4, 6]), (4, [4])])
+def test_scores_are_computed_at_the_requested_steps(scorer, every, expected_steps):
+    scored_steps = []
 
     class Noted(Scores):
         def on_validation_epoch_end(self, trainer, pl_module):
             self.values = {}
             super().on_validation_epoch_end(trainer, pl_module)
-            made.extend([trainer.global_step] if self.values else [])
+            scored_steps.extend([trainer.global_step] if self.values else [])
 
     trained(Noted(scorer, SAMPLES, every_n_steps=every))
-    assert made == at
+    assert scored_steps == expected_steps
 
 
-@pytest.mark.parametrize("every, at", [(None, []), (2, [2, 4]), (3, [3])])
-def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer, every, at):
+@pytest.mark.parametrize("every, expected_steps", [(None, []), (2, [2, 4]), (3, [3])])
+def test_without_validation_data_scores_are_computed_between_steps(scorer, every, expected_steps):
     logged = {}
 
     class Noted(DummyLogger):
@@ -190,7 +190,7 @@ def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer
         enable_checkpointing=False,
     )
     trainer.fit(module := make_module(), SourceDataModule(without, 50))
-    assert list(logged) == at and all(value > 0 for value in logged.values())
+    assert list(logged) == expected_steps and all(value > 0 for value in logged.values())
     assert same(module.state_dict(), trained().state_dict())
 
 
@@ -220,10 +220,11 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     alone = score_samples(scorer.begin(digits(), 40), model.batches, 0)
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
-    shown = read_run(folder)
+    offline_run = read_run(folder)
     assert (
-        shown.exit_code == 0
-        and shown.summary["frechet_distance_digits"] == report["values"]["frechet_distance_digits"]
+        offline_run.exit_code == 0
+        and offline_run.summary["frechet_distance_digits"]
+        == report["values"]["frechet_distance_digits"]
     )
 
 
@@ -263,8 +264,8 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     path = directory / "checkpoints" / "best.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == best
     model = load_model(path)
-    again = score_samples(digits_scorer(["fd"]).begin(digits(), 100), model.batches, 0)
-    assert again["frechet_distance_digits"] == pytest.approx(scores[best], rel=1e-4)
+    repeated = score_samples(digits_scorer(["fd"]).begin(digits(), 100), model.batches, 0)
+    assert repeated["frechet_distance_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
 @pytest.mark.deep
@@ -286,12 +287,11 @@ def test_memory_stays_flat_while_many_samples_are_scored(scorer):
                 if number in (2, 59):
                     self.held.append(tensor_bytes())
 
-    many = Many()
-    score_samples(scorer.begin(DATA, 6000), many.batches, 0)
-    early, late = many.held
-    assert late <= early, (
-        many.held
-    )  # less, where what tests before this one left is freed meanwhile
+    draw = Many()
+    score_samples(scorer.begin(DATA, 6000), draw.batches, 0)
+    early, late = draw.held
+    # less if tensors of earlier tests are freed meanwhile
+    assert late <= early, draw.held
 
 
 def tensor_bytes():
@@ -306,13 +306,13 @@ def test_scores_that_no_validation_meets_are_refused(scorer):
         trained(Scores(scorer, SAMPLES, every_n_steps=7))
 
 
-def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
-    trainer = pl.Trainer(**TRAINER, callbacks=[kept := Scores(scorer, 40)])
+def test_scores_that_cost_more_than_training_are_left_out(scorer, tmp_path):
+    trainer = pl.Trainer(**TRAINER, callbacks=[scores := Scores(scorer, 40)])
     left_out = []
-    assert keep_affordable_scorer(trainer, 10, 400, tmp_path, left_out) is kept and not left_out
+    assert keep_affordable_scorer(trainer, 10, 400, tmp_path, left_out) is scores and not left_out
     assert (
         keep_affordable_scorer(trainer, 10, 399, tmp_path, left_out) is None
-        and kept not in trainer.callbacks
+        and scores not in trainer.callbacks
     )
     (line,) = left_out
     assert "40 samples of 10 network evaluations would cost more than the training, of 399" in line
@@ -368,9 +368,7 @@ class Nowhere:
         raise Unobtainable("fetch the weights and put them at /there")
 
 
-def test_a_run_goes_on_without_weights_that_it_cannot_have_unless_they_are_asked_for(
-    tmp_path, capsys
-):
+def test_a_scorer_without_weights_is_skipped_unless_it_is_required(tmp_path, capsys):
     scores = Scores(Nowhere(), 40, every_n_steps=2, required=False)
     trained(scores)
     assert scores.values == {} and capsys.readouterr().out.count("put them at /there") == 1

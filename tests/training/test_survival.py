@@ -26,12 +26,12 @@ def undisturbed(tmp_path_factory):
 
 
 def expected(run, undisturbed, *options):  # noqa: F811
-    folder, known = undisturbed
-    if options not in known:
-        outcome = run("train", *LONG, *options, f"runs_dir={folder}", f"run_id={len(known)}")
+    folder, expected = undisturbed
+    if options not in expected:
+        outcome = run("train", *LONG, *options, f"runs_dir={folder}", f"run_id={len(expected)}")
         assert outcome.code == 0, outcome.err
-        known[options] = result(folder / "digits" / str(len(known)))
-    return known[options]
+        expected[options] = result(folder / "digits" / str(len(expected)))
+    return expected[options]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def expected(run, undisturbed, *options):  # noqa: F811
         pytest.param(8, "SIGTERM", "validation", 75, marks=pytest.mark.deep),
     ],
 )
-def test_a_run_told_to_leave_saves_and_goes_on(
+def test_a_run_stopped_by_a_signal_saves_and_can_be_continued(
     run,  # noqa: F811
     tmp_path,
     undisturbed,
@@ -69,14 +69,14 @@ def test_a_run_told_to_leave_saves_and_goes_on(
     assert result(tmp_path / "digits/a") == expected(run, undisturbed, *options)
 
 
-def test_a_run_told_to_leave_before_training_leaves_at_once(run, tmp_path):  # noqa: F811
+def test_a_signal_before_training_stops_the_run_at_once(run, tmp_path):  # noqa: F811
     leaving = "+callbacks.signal._target_=tests.soak.interrupted_import.Anything"
     outcome = run("train", *LONG, leaving, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 75, (outcome.code, outcome.err)
     assert outcome.err.strip() == "stopped outside training: the same command continues"
 
 
-def test_an_earlier_handler_is_called_after_saving(run, tmp_path):  # noqa: F811
+def test_the_launchers_signal_handler_is_called_after_saving(run, tmp_path):  # noqa: F811
     import signal
 
     called = []
@@ -87,9 +87,8 @@ def test_an_earlier_handler_is_called_after_saving(run, tmp_path):  # noqa: F811
         )
         outcome = run("train", *LONG, leaving, f"runs_dir={tmp_path}", "run_id=a")
         assert outcome.code == 75 and called == [signal.SIGUSR2]
-        assert (
-            signal.getsignal(signal.SIGUSR2) is not before
-        )  # ours is gone, the launcher's is back
+        # the launcher's handler is back
+        assert signal.getsignal(signal.SIGUSR2) is not before
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert read_checkpoint(tmp_path / "digits/a/checkpoints/last.ckpt")["global_step"] == 3
@@ -102,11 +101,11 @@ def test_the_row_of_an_end_stays_until_the_run_has_gone_on(tmp_path):
     log.close(3)
     log.log_metrics({"val/loss": 2.0, "fid": 5.0}, 3)
     log.flush()
-    whole = read_rows(path)[3]
+    row = read_rows(path)[3]
     for finish in (lambda log: log.finalize("failed"), MetricsCSV.save, MetricsCSV.flush):
         assert (
             read_rows(path)[3]
-            == whole
+            == row
             == {"step": "3", "train/loss": "1.0", "val/loss": "2.0", "fid": "5.0"}
         )
         log = MetricsCSV(path)
@@ -208,7 +207,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path): 
         ),
     ],
 )
-def test_a_checkpoint_of_something_else_is_named_as_such(
+def test_a_checkpoint_of_another_program_is_refused(
     run,  # noqa: F811
     tmp_path_factory,
     tmp_path,
@@ -224,16 +223,16 @@ def test_a_checkpoint_of_something_else_is_named_as_such(
     path = tmp_path / "digits/a/checkpoints/last.ckpt"
     checkpoint = read_checkpoint(path)
     change(checkpoint)
-    for other in path.parent.glob("*"):
-        other.unlink()
+    for checkpoint_file in path.parent.glob("*"):
+        checkpoint_file.unlink()
     torch.save(checkpoint, path)
-    kept = [path, tmp_path / "digits/a/metrics.csv", tmp_path / "digits/a/report.html"]
-    before = [file.read_bytes() for file in kept]
+    files = [path, tmp_path / "digits/a/metrics.csv", tmp_path / "digits/a/report.html"]
+    before = [file.read_bytes() for file in files]
     run("train", *LONG, f"runs_dir={tmp_path}", "run_id=a").assert_refused("last.ckpt", word)
-    assert [file.read_bytes() for file in kept] == before
+    assert [file.read_bytes() for file in files] == before
 
 
-def test_rows_beyond_the_checkpoint_that_a_run_goes_on_from_are_gone(tmp_path):
+def test_rows_after_the_checkpoint_are_dropped_when_a_run_continues(tmp_path):
     path = tmp_path / "metrics.csv"
     for steps, loss in (((2, 4, 5), 1.0), ((4,), 2.0)):
         logger = MetricsCSV(path)

@@ -72,9 +72,9 @@ def _records(content: bytes) -> Iterator[bytes]:
     position = _FILE_HEADER
     parts = b""
     while position + _HEADER <= len(content):
-        left = _BLOCK - position % _BLOCK
-        if left < _HEADER:
-            position += left
+        remaining = _BLOCK - position % _BLOCK
+        if remaining < _HEADER:
+            position += remaining
             continue
         _, length, kind = struct.unpack("<IHB", content[position : position + _HEADER])
         position += _HEADER
