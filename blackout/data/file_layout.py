@@ -59,8 +59,8 @@ class Arrangement:
 
     def __init__(self, layout: FileLayout, file_axes: str | None) -> None:
         is_free = layout.axes is None or layout.series is None
-        ensure(is_free, "series is for three axes without names: axes says which they are")
-        message = "stride is the distance of tiles: dataset.tile is needed, too"
+        ensure(is_free, "give series or axes, not both: series is for three axes without names")
+        message = "stride is the distance between tiles: dataset.tile is needed as well"
         ensure(layout.stride is None or layout.tile is not None, message)
         self._tile = layout.tile
         self._series = layout.series
@@ -140,6 +140,6 @@ def note_axes(name: str, contents: FileContents, layout: FileLayout) -> None:
         if axes is None:
             listed = ", ".join(map(repr, names))
             message = f"axes are called {listed}, and the first is read as samples"
-            warnings.warn(Note(f"{message}: dataset.axes says otherwise"), stacklevel=4)
+            warnings.warn(Note(f"{message}; set dataset.axes to change that"), stacklevel=4)
         elif axes not in PLAIN_AXES:
             warnings.warn(Note(f"axes of the file: {describe_axes(names, axes)}"), stacklevel=4)

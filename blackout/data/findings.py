@@ -173,8 +173,8 @@ def _check_outliers(counts: Tensor) -> Iterator[Finding]:
     num_nearly_empty = int(((totals > 0) & (totals < FEW_UNITS)).sum())
     if 3 * num_nearly_empty < num_empty < len(counts) / 4:
         yield Finding(
-            f"{num_empty} samples are empty, where {num_nearly_empty} have less than {FEW_UNITS} "
-            "units: leave them out"
+            f"{num_empty} samples are empty, although only {num_nearly_empty} have 1 to "
+            f"{FEW_UNITS - 1} units: leave them out"
         )
 
 
@@ -387,6 +387,6 @@ def _describe_duplicates(counts: Array) -> str | None:
         return None
     row = duplicates[0]
     return (
-        f"{len(duplicates)} of {len(counts)} samples occur before, "
-        f"as number {row}, which is number {first_rows[groups[row]]}"
+        f"{len(duplicates)} of {len(counts)} samples repeat an earlier one, "
+        f"such as number {row}, which equals number {first_rows[groups[row]]}"
     )

@@ -266,7 +266,7 @@ def _subfolder_labels(root: Path, files: Sequence[Path]) -> tuple[Tensor | None,
     names = sorted({folder[0] for folder in folders if folder})
     if len(names) >= 2 and not all(folders):
         num_outside = sum(not folder for folder in folders)
-        message = f"subfolders are no classes, as {num_outside} images are outside of them"
+        message = f"subfolders are not used as classes: {num_outside} images are outside of them"
         warnings.warn(Note(message), stacklevel=3)
     if not all(folders) or len(names) < 2:
         return None, ()

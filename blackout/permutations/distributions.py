@@ -336,7 +336,10 @@ class SequentialDistribution(PermutationDistribution):
             return parent, item
 
         orders = build_orders(self.place_scores(), n, select)
-        ensure(not bool(no_item_left.any()), "scores of -inf left no item for a place")
+        ensure(
+            not bool(no_item_left.any()),
+            "scores of -inf leave no item for a place: at least one must be finite",
+        )
         return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:

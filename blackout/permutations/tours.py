@@ -353,7 +353,7 @@ def fit_frame(points: Tensor) -> Frame:
     if bool((low >= 0).all() and (high <= 1).all()):
         return Frame()
     scale = float((high - low).max())
-    ensure(scale > 0, "all points are one")
+    ensure(scale > 0, "all points of the tour are equal")
     x, y = ((low + high - scale) / 2).tolist()
     return Frame((x, y), scale)
 

@@ -309,7 +309,7 @@ class Pool(LinearOperator):
         """Return the number of blocks in each direction, and of channels."""
         is_divisible = self.size >= 1 and not any(side % self.size for side in shape[-2:])
         if len(shape) not in (1, 3) or not is_divisible:
-            raise ValueError(f"size={self.size} does not divide the sides of data of shape {shape}")
+            raise ValueError(f"size={self.size} must divide the sides of the data, {shape}")
         return (*shape[:-2], *(side // self.size for side in shape[-2:]))
 
     def __call__(self, x: Tensor) -> Tensor:

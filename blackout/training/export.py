@@ -165,7 +165,7 @@ def check_replaceable(directory: Path) -> None:
         for name in names:
             path = Path(folder, name)
             is_file = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
-            refuse(not is_file, f"{path} is a pipe or a device, which cannot be kept: remove it")
+            refuse(not is_file, f"{path} is a pipe or a device, which cannot be copied: remove it")
 
 
 def _read_exported_description(directory: Path) -> dict[str, Any]:
@@ -418,7 +418,7 @@ def _read_export(directory: Path) -> ModelContents:
         tensors = load_file(directory / WEIGHTS_FILE)
     except FileNotFoundError as error:
         file_name = Path(error.filename or WEIGHTS_FILE).name
-        raise UserError(f"{directory} is not a whole model: {file_name} is missing") from None
+        raise UserError(f"{directory} is incomplete: {file_name} is missing") from None
     except SafetensorError as error:
         raise UserError(f"{directory} is damaged: {error}") from None
     description = check_description(description, directory)

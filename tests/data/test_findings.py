@@ -130,7 +130,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "rows that occur twice": (
         lambda: np.concatenate([cells(), cells()[:20]]),
-        "20 of 320 samples occur before",
+        "20 of 320 samples repeat an earlier one",
     ),
     "a constant column": (
         lambda: with_column(np.full(N, 7)),
@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "no number": (lambda: with_value(np.nan), r"got nan at index \[17, 4\]; dataset\.mask=finite"),
     "empty samples": (
         lambda: cells() * (RUNNING % 7 > 0)[:, None],
-        "43 samples are empty, where 1 have less",
+        "43 samples are empty, although only 1 have 1 to",
     ),
     "labels": (lambda: table(y=RUNNING * 7 % 10), r"batch or class.*exclude=\[y\]"),
     "dates": (lambda: table(date=20260101 + RUNNING * 7 % 28), r"batch or class.*exclude=\[date\]"),

@@ -212,7 +212,7 @@ def test_frames_other_files_and_images_outside_of_classes_are_named(tmp_path: Pa
     with pytest.warns(Note, match=r"no suffix of an image: labels\.csv, 1 in all"):
         image_folder(tmp_path, size=8)
     Image.fromarray(pixels[0]).save(tmp_path / "x.png")
-    with pytest.warns(Note, match="no classes, as 1 images are outside"):
+    with pytest.warns(Note, match="not used as classes: 1 images are outside"):
         assert image_folder(tmp_path, size=8).num_classes is None
     frames = [Image.fromarray(array) for array in pixels]
     frames[0].save(tmp_path / "x.tif", save_all=True, append_images=frames[1:])

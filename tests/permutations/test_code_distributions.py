@@ -199,7 +199,7 @@ def test_losses_have_gradients_and_ignore_forbidden_logits():
         (7, 0.2044, 0.00257, 0.00662),
     ],
 )
-def test_one_pass_on_cycles_reaches_the_known_share_of_valid_samples(
+def test_perfect_networks_reach_the_published_shares_of_cycles(
     n, lehmer_share, inline_share, valid_share
 ):
     data = cycles(n)

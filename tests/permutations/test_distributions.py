@@ -213,7 +213,7 @@ def test_rows_without_a_free_item_lose_their_mass():
     distribution = GeneralizedPlackettLuce(scores)
     assert distribution.log_prob(all_permutations(2)).exp().tolist() == [0.0, 0.5]
     assert distribution.top(5)[0].tolist() == [[1, 0]]
-    with pytest.raises(ValueError, match="left no item"):
+    with pytest.raises(ValueError, match="leave no item"):
         distribution.sample(Size([64]), torch.Generator().manual_seed(0))
     # no item may come first
     first = torch.tensor([[-torch.inf, -torch.inf], [0.0, 0.0]], requires_grad=True)

@@ -107,7 +107,7 @@ def test_a_part_without_a_target_is_refused(family_and_model):
     family, model = family_and_model
     for part in family.parts:
         damaged = {**model.config, "model": {**model.config["model"], part: {"width": 3}}}
-        with pytest.raises(UserError, match=f"whole model: {part} missing"):
+        with pytest.raises(UserError, match=f"incomplete: {part} missing"):
             family.build(damaged, model.tensors())
     with pytest.raises(UserError, match="dataset must be a mapping"):
         family.build({**model.config, "dataset": 1.5}, model.tensors())

@@ -517,7 +517,7 @@ def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     for line, row in enumerate(rows, 1):
         refuse(
             sorted(row) != names,
-            f"{file}, line {line}: each name of the first line is needed once, best first",
+            f"{file}, line {line}: must list each name of the first line once, best first",
         )
     refuse(len(names) < 2, f"{file}: lines of at least two names are needed")
     orders = torch.tensor([[index[name] for name in row] for row in rows])
@@ -546,8 +546,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     n = len(alternatives)
     if n < 2 or not votes or [number for number, _ in alternatives] != [*range(1, n + 1)]:
         raise UserError(
-            f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib "
-            "with NAME 1, 2, ..."
+            f"{file}: not a file of PrefLib: it has {n} alternatives, numbered 1, 2, ..., and "
+            f"{len(votes)} votes; at least 2 alternatives and 1 vote are needed"
         )
     stated = {name: int(size) for name, size in STATED_SIZE.findall("\n".join(lines))}
     # 2. the levels of each vote
@@ -562,8 +562,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         if not (are_alternatives and is_count and members and distinct):
             text = f"{count}: {vote}"[:100]
             raise UserError(
-                f"{file}, line {line}: not a number of voters and alternatives 1..{n}, "
-                f"each once: {text}"
+                f"{file}, line {line}: a vote must be `COUNT: ALTERNATIVES`, with "
+                f"alternatives 1..{n} at most once, not {text!r}"
             )
         levels[row] = len(groups)  # alternatives that the vote leaves out
         for level, group in enumerate(groups):
