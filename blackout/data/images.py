@@ -158,6 +158,14 @@ def image_folder(  # noqa: PLR0913 - built from YAML
         UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
         ValueError: images with different numbers of channels and no `channels`; a value above
             `max_count`; arguments out of range.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     for k in range(10):
+        ...         Image.new("L", (40, 32), 20 * k).save(f"{folder}/{k}.png")
+        ...     image_folder(folder, size=16).shape
+        (1, 16, 16)
     """
     root = Path(path).expanduser()
     ensure(size >= 1, f"image_folder: size must be at least 1, got {size}")

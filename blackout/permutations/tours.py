@@ -44,9 +44,7 @@ __all__ = ["tsp"]
 Array = npt.NDArray[np.float64]
 
 MAX_HELD_KARP_CITIES = 13  # each more city takes twice the time and memory
-MIN_GAIN = (
-    1e-6  # relative to the largest distance; smaller gains may be rounding and cycle for ever
-)
+MIN_GAIN = 1e-6  # of the largest distance; smaller gains may be rounding, and cycle for ever
 MAX_CITIES = 200  # that integer programming solves in seconds
 
 DEFAULT_CITIES = 10  # of tours made here

@@ -156,14 +156,16 @@ class Run:
         if network_evaluations is None:
             network_evaluations = self.sweep_evaluations
         means = chain_statistics.mean(0).tolist()
-        self.trace.append({
-            "sweep": len(self.trace),
-            "level": level,
-            **dict(zip(CHAIN_STATISTICS, means, strict=True)),
-            "network_evaluations": network_evaluations,
-            "likelihood_evaluations": likelihood_evaluations,
-            "seconds": time.perf_counter() - self._start_time,
-        })  # fmt: skip
+        self.trace.append(
+            {
+                "sweep": len(self.trace),
+                "level": level,
+                **dict(zip(CHAIN_STATISTICS, means, strict=True)),
+                "network_evaluations": network_evaluations,
+                "likelihood_evaluations": likelihood_evaluations,
+                "seconds": time.perf_counter() - self._start_time,
+            }
+        )
 
         # 3. The observer, whose time belongs to no sweep.
         if self.observer is not None:

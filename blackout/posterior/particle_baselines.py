@@ -34,9 +34,8 @@ from blackout.random import SampleStreams, systematic_resampling, uniform
 # state are not independent (docs/explanation/posteriors.md)
 EXPECTED_DATA_FACTOR = 0.5
 DEFAULT_ROLLOUTS = 4  # one-step samples by which a state is valued otherwise
-MAX_NEIGHBOURS = (
-    20_000  # of a state; every step of a guided run evaluates the network once for each
-)
+# neighbours of a state: every step of a guided run evaluates the network once for each
+MAX_NEIGHBOURS = 20_000
 POLISH_KEY = -3  # random numbers of moves after the last step
 
 
@@ -332,6 +331,8 @@ class Overwrite(Method):
         particles: of every sample.
         steps: evenly spaced in the logit of survival between the ends of the sampler's grid; None
             for that grid.
+
+    References: Song et al. 2021, appendix I.2 (imputation).
     """
 
     follows_grid: ClassVar[bool] = True

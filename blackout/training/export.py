@@ -295,6 +295,15 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
 
     Raises:
         UserError: there is no model at `path`, or it is damaged or has another format.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from blackout import from_data
+        >>> model = from_data(torch.arange(80).view(20, 4) % 9)  # untrained
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save_pretrained(f"{folder}/model")
+        ...     load_model(f"{folder}/model").sample(2, num_steps=3).shape
+        torch.Size([2, 4])
     """
     model, _ = load_trained(path, {"data_dir": "data"}, trusted)
     return model

@@ -248,6 +248,11 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
             held-out permutations.
 
     References: Severo et al. 2025, section 5.2.
+
+    Example:
+        >>> data = cycles(5, share=0.5)
+        >>> data.length, data.size("train") + data.size("val") + data.size("test")
+        (5, 24)
     """
     check_length("cycles", length)
     ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
@@ -327,6 +332,11 @@ def mallows(length: int = 8) -> PermutationData:
         ValueError: length < 2.
 
     References: Mallows 1957.
+
+    Example:
+        >>> data = mallows(6)
+        >>> data.batch("test", torch.arange(2))["condition"].shape
+        torch.Size([2, 1])
     """
     check_length("mallows", length)
 
@@ -376,6 +386,11 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
         ValueError: length < 2, or a ratio that is not positive.
 
     References: Plackett 1975.
+
+    Example:
+        >>> data = plackett_luce(3, ratio=2.0)
+        >>> data.batch("test", torch.arange(2))["x"].shape
+        torch.Size([2, 3])
     """
     check_length("plackett_luce", length)
     ensure(
