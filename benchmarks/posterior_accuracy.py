@@ -1,9 +1,10 @@
-"""Posterior samplers against exact posteriors: `python -m benchmarks.posterior_accuracy --json FILE`.
+"""Posterior samplers against exact posteriors: `python -m benchmarks.posterior_accuracy`.
 
-`methods`: total variation of `posterior=auto` and of each method it may choose, on twelve problems of three to five
-counts, at the same number of network evaluations a sample; `growth`: errors of marginals as the number of measured
-elements grows; `calibration`: ranks of truths among samples, with p-values; `flags`: how often a warning is given where
-nothing is wrong.
+methods        total variation of `posterior=auto` and of each method it may choose, on twelve
+               problems of three to five counts, at equal network evaluations a sample
+growth         errors of marginals as the number of measured elements grows
+calibration    ranks of truths among samples, with p-values
+flags          how often a warning is given where nothing is wrong
 """
 
 from __future__ import annotations
@@ -64,10 +65,14 @@ def methods(quick: bool) -> Iterator[Row]:
         posteriors = exact.posteriors(problem)
         prior = exact.prior()
         choice = name_of_choice(Auto().resolve(prior, problem))
-        row: Row = {"problem": exact.name, "auto takes": choice, "perfect": floor_of_draws(posteriors, num_samples)}
+        row: Row = {
+            "problem": exact.name,
+            "auto takes": choice,
+            "perfect": floor_of_draws(posteriors, num_samples),
+        }
         for name, method in equal_methods(prior, problem, budget).items():
-            found = method.sample(prior, problem, num_measurements * num_samples)
-            row[name] = pooled_total_variation(found.samples, posteriors, exact.toy.levels)
+            posterior = method.sample(prior, problem, num_measurements * num_samples)
+            row[name] = pooled_total_variation(posterior.samples, posteriors, exact.toy.levels)
         print(row, flush=True)
         yield {column: row.get(column, "-") for column in COLUMNS}
 
@@ -84,9 +89,17 @@ def name_of_choice(method: Method) -> str:
 
 
 COLUMNS = (
-    "problem", "auto takes", "perfect", "direct", "overwrite", "sgdd", "sgdd and moves", "smc", "smc and moves",
+    "problem",
+    "auto takes",
+    "perfect",
+    "direct",
+    "overwrite",
+    "sgdd",
+    "sgdd and moves",
+    "smc",
+    "smc and moves",
     "noise_denoise",
-)  # fmt: skip
+)
 
 
 def equal_methods(prior: Prior, problem: InverseProblem, budget: int) -> Mapping[str, Method]:
@@ -100,28 +113,36 @@ def equal_methods(prior: Prior, problem: InverseProblem, budget: int) -> Mapping
     particles = fit(SMC, budget - moves)
     num_moves = num_polishing_moves(prior, problem, moves)
     assert isinstance(chain, SplitGibbs) and isinstance(particles, SMC)
-    found: dict[str, Method] = {
+    methods: dict[str, Method] = {
         "sgdd": fit(lambda sweeps: SplitGibbs(sweeps=sweeps).resolve(prior, problem), budget),
-        "sgdd and moves": SplitGibbs(sweeps=len(chain.levels), polish=num_moves).resolve(prior, problem),
+        "sgdd and moves": SplitGibbs(sweeps=len(chain.levels), polish=num_moves).resolve(
+            prior, problem
+        ),
         "smc": fit(SMC, budget),
         "smc and moves": SMC(particles.particles, polish=num_moves),
-        "noise_denoise": fit(lambda number: NoiseDenoise((), number).resolve(prior, problem), budget),
+        "noise_denoise": fit(
+            lambda number: NoiseDenoise((), number).resolve(prior, problem), budget
+        ),
     }
     if conjugate_state(prior.process, problem, prior.shape) is not None:
-        found["direct"] = Direct()
+        methods["direct"] = Direct()
     if known_mask(prior, problem) is not None:
-        found["overwrite"] = fit(Overwrite, budget)
-    return found
+        methods["overwrite"] = fit(Overwrite, budget)
+    return methods
 
 
 def num_polishing_moves(prior: Prior, problem: InverseProblem, budget: int) -> int:
     """Return how many moves of `posterior.polish` take so many evaluations."""
-    evaluations = count_evaluations(SMC(1, polish=8), prior, problem) - count_evaluations(SMC(1), prior, problem)
+    evaluations = count_evaluations(SMC(1, polish=8), prior, problem) - count_evaluations(
+        SMC(1), prior, problem
+    )
     return max(1, round(budget * 8 / evaluations))
 
 
-def fit_evaluations(make: Callable[[int], Method], prior: Prior, problem: InverseProblem, budget: int) -> Method:
-    """Return the method with the number of particles, sweeps or moves whose evaluations are nearest to a budget."""
+def fit_evaluations(
+    make: Callable[[int], Method], prior: Prior, problem: InverseProblem, budget: int
+) -> Method:
+    """Return the method with as many particles, sweeps or moves as the evaluations allow."""
     number = 8
     for _ in range(2):
         number = max(1, round(number * budget / count_evaluations(make(number), prior, problem)))
@@ -137,14 +158,17 @@ def count_evaluations(method: Method, prior: Prior, problem: InverseProblem) -> 
 def growth(quick: bool) -> Iterator[Row]:
     """Errors of a Markov chain of counts, seen one by one through photons, as its length grows.
 
-    The statistics are 1 for perfect draws: squared errors of the means of single elements, over their expectation for
-    as many perfect draws; and the variance of samples over the exact one.
+    The statistics are 1 for perfect draws: squared errors of the means of single elements, over
+    their expectation for as many perfect draws; and the variance of samples over the exact one.
     """
     num_measurements, num_samples, budget = (2, 3, 100) if quick else (8, 12, NUM_EVALUATIONS)
     for length in (4,) if quick else GROWTH_LENGTHS:
-        chain, process = chain_of_counts(length), PureDeath(NUM_CHAIN_LEVELS - 1)
+        chain = chain_of_counts(length)
+        process = PureDeath(NUM_CHAIN_LEVELS - 1)
         levels = torch.arange(NUM_CHAIN_LEVELS, dtype=torch.float64)
-        truths = chain.draw(torch.ones(num_measurements, length, NUM_CHAIN_LEVELS, dtype=torch.float64))
+        truths = chain.draw(
+            torch.ones(num_measurements, length, NUM_CHAIN_LEVELS, dtype=torch.float64)
+        )
         noise = Poisson(1.0)
         y = noise.draw(truths.double(), SampleStreams(2, torch.arange(num_measurements)).step(0))
         problem = InverseProblem(Identity(), noise, y)
@@ -152,21 +176,30 @@ def growth(quick: bool) -> Iterator[Row]:
         exact = chain.marginals(likelihood)
         mean = exact @ levels
         variance = exact @ levels**2 - mean**2
-        prior = Prior(ChainMeans(chain, process), process, (length,), Trapezoidal(), None, grid_of_times())
+        prior = Prior(
+            ChainMeans(chain, process), process, (length,), Trapezoidal(), None, grid_of_times()
+        )
         for name, method in equal_methods(prior, problem, budget).items():
             x = method.sample(prior, problem, num_measurements * num_samples).samples.double()
             x = x.view(num_samples, num_measurements, length)
             error = (num_samples * (x.mean(0) - mean) ** 2 / variance).mean()
             spread = (x.var(0) / variance).mean()
             print(f"{length} {name}: {float(error):.2f} {float(spread):.2f}", flush=True)
-            yield {"measured": length, "method": name, "error of means": float(error), "variance": float(spread)}
+            yield {
+                "measured": length,
+                "method": name,
+                "error of means": float(error),
+                "variance": float(spread),
+            }
 
 
 def chain_of_counts(length: int) -> Chain:
     """Return a rough Markov chain: each of four counts is followed by few others."""
     rng = np.random.default_rng(0)
     weight = torch.from_numpy(rng.dirichlet(np.full(NUM_CHAIN_LEVELS, 0.5), NUM_CHAIN_LEVELS))
-    return Chain(torch.full((NUM_CHAIN_LEVELS,), 1 / NUM_CHAIN_LEVELS, dtype=torch.float64), weight, length)
+    return Chain(
+        torch.full((NUM_CHAIN_LEVELS,), 1 / NUM_CHAIN_LEVELS, dtype=torch.float64), weight, length
+    )
 
 
 @dataclass(frozen=True)
@@ -190,10 +223,12 @@ class ChainMeans:
 
 
 def calibration(quick: bool) -> Iterator[Row]:
-    """Ranks of truths of the prior among samples given their measurements [Talts 2018], of methods at their defaults.
+    """Ranks of truths of the prior among samples given their measurements, of methods at defaults.
 
-    The p-value is that of uniform ranks of total, log-likelihood and 16 projections, with Bonferroni's correction; below
-    0.001 the intervals of a method do not cover as they say.
+    The p-value is that of uniform ranks of total, log-likelihood and 16 projections, with
+    Bonferroni's correction. Below 0.001 the intervals of a method do not cover as they say.
+
+    References: Talts et al. 2018.
     """
     num_truths, num_samples = (20, 4) if quick else (400, 19)
     for exact in exact_problems():
@@ -204,31 +239,47 @@ def calibration(quick: bool) -> Iterator[Row]:
         if conjugate_state(prior.process, problem, prior.shape) is not None:
             defaults["direct"] = Direct()
         for name, method in defaults.items():
-            ranks, shares = ranks_of_truths(method.resolve(prior, problem), prior, problem, truths, num_samples)
+            ranks, shares = ranks_of_truths(
+                method.resolve(prior, problem), prior, problem, truths, num_samples
+            )
             smallest = rank_p_value(ranks)
             yield {
-                "problem": exact.name, "method": name, "truths": num_truths, "samples": num_samples, "p": smallest,
-                "coverage 50": shares[0], "coverage 90": shares[1],
-            }  # fmt: skip
+                "problem": exact.name,
+                "method": name,
+                "truths": num_truths,
+                "samples": num_samples,
+                "p": smallest,
+                "coverage 50": shares[0],
+                "coverage 90": shares[1],
+            }
 
 
 def ranks_of_truths(
     method: Method, prior: Prior, problem: InverseProblem, truths: Tensor, num_samples: int
 ) -> tuple[dict[str, np.ndarray], tuple[float, float]]:
-    """Return ranks of truths [M, D] among samples of their measurement, and the coverage of 50 and 90 % intervals."""
+    """Return ranks of truths [M, D] among samples, and coverages of 50 and 90 % intervals."""
     num_truths = len(truths)
-    found = method.sample(prior, problem, num_truths * num_samples)
-    x = found.samples.double().view(num_samples, num_truths, -1).numpy()
-    log_likelihood = found.log_likelihood.view(num_samples, num_truths).numpy()
-    of_samples = rank_statistics(x, log_likelihood, None)
-    of_truths = rank_statistics(truths.double().numpy(), problem.log_likelihood(truths.double()).numpy(), None)
+    posterior = method.sample(prior, problem, num_truths * num_samples)
+    x = posterior.samples.double().view(num_samples, num_truths, -1).numpy()
+    log_likelihood = posterior.log_likelihood.view(num_samples, num_truths).numpy()
+    sample_statistics = rank_statistics(x, log_likelihood, None)
+    truth_statistics = rank_statistics(
+        truths.double().numpy(), problem.log_likelihood(truths.double()).numpy(), None
+    )
     rng = np.random.default_rng(0)
-    ranks = {name: normalised_ranks(values, of_truths[name], rng) for name, values in of_samples.items()}
-    of_elements = normalised_ranks(x, truths.double().numpy(), rng)
-    return ranks, (coverage(of_elements, 0.5), coverage(of_elements, 0.9))
+    ranks = {
+        name: normalised_ranks(values, truth_statistics[name], rng)
+        for name, values in sample_statistics.items()
+    }
+    element_ranks = normalised_ranks(x, truths.double().numpy(), rng)
+    return ranks, (coverage(element_ranks, 0.5), coverage(element_ranks, 0.9))
 
 
-WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {"methods": methods, "growth": growth, "calibration": calibration}
+WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {
+    "methods": methods,
+    "growth": growth,
+    "calibration": calibration,
+}
 
 
 def main(argv: list[str] | None = None) -> None:

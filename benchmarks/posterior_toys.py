@@ -1,4 +1,4 @@
-"""Posterior samplers on priors that are known exactly; see benchmarks/posterior.py."""
+"""Posterior samplers on distributions that are known exactly; see benchmarks/posterior.py."""
 
 from __future__ import annotations
 
@@ -47,30 +47,41 @@ Row = dict[str, Any]
 
 
 def synthetic(quick: bool) -> Iterator[Row]:
-    """The grid with D = 2, 5, 10: a floor, the prior, corrected and published chains of 50 sweeps of 10 D proposals."""
+    """The grid with D = 2, 5, 10 elements.
+
+    Compared are exact draws, the prior, and corrected and published chains of 50 sweeps of 10 D
+    proposals.
+    """
     number, sweeps = (100, 2) if quick else (10_000, 50)
     for elements in (2,) if quick else (2, 5, 10):
-        model, operator = Synthetic(elements), Reward(Ring())
-        prior, streams = model.prior(), SampleStreams(1, torch.arange(number))
+        model = Synthetic(elements)
+        operator = Reward(Ring())
+        prior = model.prior()
+        streams = SampleStreams(1, torch.arange(number))
         problem = InverseProblem(operator, operator.noise, torch.ones(1, dtype=torch.float64))
-        one = model.exact(Ring(), 1.0)
+        marginal = model.exact(Ring(), 1.0)
         chain = SplitGibbs(anneal(sweeps, 3.0, 0.01), "metropolis", 10 * elements, start="prior")
         published = replace(chain, levels=anneal(sweeps, prior.final_time, 1e-4), published=True)
         weights = torch.ones(number, 2, 50, dtype=torch.float64)
-        perfect = Chain(one, one.expand(50, 50), 2).draw(weights, streams.step(0))
-        drawn = {
-            "perfect draws": perfect, "prior": prior.draw(number, streams),
+        perfect = Chain(marginal, marginal.expand(50, 50), 2).draw(weights, streams.step(0))
+        samples = {
+            "perfect draws": perfect,
+            "prior": prior.draw(number, streams),
             "split Gibbs, corrected": chain.sample(prior, problem, number).samples,
             "split Gibbs, as published": published.sample(prior, problem, number).samples,
-        }  # fmt: skip
-        exact = torch.outer(one, one).numpy()
-        for name, x in drawn.items():
+        }
+        exact = torch.outer(marginal, marginal).numpy()
+        for name, x in samples.items():
             first, second = x[:, :2].double().T.numpy()
-            found = np.histogram2d(first, second, bins=50, range=[[-0.5, 49.5]] * 2)[0] / len(x)
+            frequencies = np.histogram2d(first, second, bins=50, range=[[-0.5, 49.5]] * 2)[0] / len(
+                x
+            )
             yield {
-                "elements": elements, "method": name, "Hellinger": hellinger(found, exact),
-                "total variation": float(np.abs(found - exact).sum() / 2),
-            }  # fmt: skip
+                "elements": elements,
+                "method": name,
+                "Hellinger": hellinger(frequencies, exact),
+                "total variation": float(np.abs(frequencies - exact).sum() / 2),
+            }
 
 
 class Restarted(SplitGibbs):
@@ -82,44 +93,63 @@ class Restarted(SplitGibbs):
 
 
 def dna(quick: bool) -> Iterator[Row]:
-    """The mean number of CG in 40 letters at scale 1.5, exactly 1.068 and without a reward .254."""
+    """The mean number of CG in 40 letters at scale 1.5: exactly 1.068, without a reward 0.254."""
     number, sweeps = (20, 2) if quick else (500, 100)
-    model, operator = Dna(), Motif((1, 2), 1.5)
+    model = Dna()
+    operator = Motif((1, 2), 1.5)
     tilt = Tilt(operator.scale)
     problem = InverseProblem(operator, tilt, tilt.measurements((39,)))
     prior = model.prior()
-    levels, wide = anneal(sweeps, 3.0, 0.01), anneal(max(2, sweeps // 4), prior.final_time, 1e-4)
+    levels = anneal(sweeps, 3.0, 0.01)
+    wide = anneal(max(2, sweeps // 4), prior.final_time, 1e-4)
     methods = {
         f"heat bath, {sweeps // 4} sweeps": SplitGibbs(anneal(max(1, sweeps // 4), 3.0, 0.01)),
         f"heat bath, {sweeps} sweeps": SplitGibbs(levels),
         f"200 proposals, {sweeps} sweeps": SplitGibbs(levels, "metropolis", 200),
         "the same, restarted at z = x": Restarted(levels, "metropolis", 200),
-        f"published, 200 proposals, {len(wide)} sweeps": SplitGibbs(wide, published=True, proposals=200, start="prior"),
+        f"published, 200 proposals, {len(wide)} sweeps": SplitGibbs(
+            wide, published=True, proposals=200, start="prior"
+        ),
     }
     for name, method in methods.items():
         words = operator(method.sample(prior, problem, number).samples.long()).sum(1)
-        yield {"method": name, "mean CG": float(words.mean()), "standard error": float(words.std() / number**0.5)}
+        yield {
+            "method": name,
+            "mean CG": float(words.mean()),
+            "standard error": float(words.std() / number**0.5),
+        }
 
 
 def processes(quick: bool) -> Iterator[Row]:
-    """Two elements of four levels, photons from their weighted sum, exact reverse runs: the distance to the posterior
-    above that of as many exact draws, by process and number of sweeps.
+    """Distance to the posterior above that of exact draws, by process and number of sweeps.
+
+    Two elements of four levels send photons from their weighted sum; reverse runs are exact.
     """
     number = 100 if quick else 10_000
     for sweeps in (2,) if quick else (15, 60, 240):
         for case in cases(separable=False):
             last = 0.05 if case.name == "pure death" else 0.01
-            found = SplitGibbs(anneal(sweeps, 3.0, last)).sample(case.prior, case.problem, number)
+            posterior_samples = SplitGibbs(anneal(sweeps, 3.0, last)).sample(
+                case.prior, case.problem, number
+            )
             posterior = case.toy.posterior
-            floor = np.random.default_rng(0).multinomial(number, posterior) / number
-            off = total_variation(count_states(found.samples, 4) / number, posterior)
-            above = off - total_variation(floor, posterior)
-            yield {"process": case.name, "sweeps": sweeps, "total variation": off, "above the floor": above}
+            exact_draws = np.random.default_rng(0).multinomial(number, posterior) / number
+            distance = total_variation(
+                count_states(posterior_samples.samples, 4) / number, posterior
+            )
+            excess = distance - total_variation(exact_draws, posterior)
+            yield {
+                "process": case.name,
+                "sweeps": sweeps,
+                "total variation": distance,
+                "above the floor": excess,
+            }
 
 
 class Templates:
-    """Four templates of 48 elements of eight levels, two and two alike in the first half: with probability `share` an
-    element has its template's level, else any.
+    """Four templates of 48 elements of eight levels, equal in pairs in the first half.
+
+    With probability `share` an element has its template's level, otherwise a uniform one.
     """
 
     elements = 48
@@ -130,94 +160,159 @@ class Templates:
         generator = torch.Generator().manual_seed(seed)
         level = torch.randint(0, 8, (4, self.elements), generator=generator)
         level[1::2, : self.elements // 2] = level[::2, : self.elements // 2]
-        self.probabilities = share * torch.eye(8, dtype=torch.float64)[level] + (1 - share) / 8  # [template, element, level]
+        # [template, element, level]
+        self.probabilities = share * torch.eye(8, dtype=torch.float64)[level] + (1 - share) / 8
         self._generator = generator
 
     def truth(self) -> Tensor:
-        """One draw, int64 [1, elements]."""
+        """Return a draw, int64 [1, elements]."""
         template = int(torch.randint(0, 4, (1,), generator=self._generator))
         return torch.multinomial(self.probabilities[template], 1, generator=self._generator).T
 
     def prior(self) -> Prior:
-        """With the exact denoiser."""
+        """Return the prior with the exact denoiser."""
         return Prior(self._denoise, self.process, (self.elements,))
 
     def _denoise(self, xt: Tensor, t: Tensor) -> CategoricalPrediction:
         forward = self.process.log_likelihood(xt, t).double().transpose(1, 2)  # [n, element, level]
         joint = self.probabilities.log() + forward[:, None]
-        of_element = joint.logsumexp(-1, keepdim=True)
-        template = of_element.sum(2, keepdim=True).log_softmax(1)
-        return CategoricalPrediction((joint - of_element + template).logsumexp(1).transpose(1, 2))
+        element_log_prob = joint.logsumexp(-1, keepdim=True)
+        template = element_log_prob.sum(2, keepdim=True).log_softmax(1)
+        return CategoricalPrediction(
+            (joint - element_log_prob + template).logsumexp(1).transpose(1, 2)
+        )
 
 
 def faults(quick: bool) -> Iterator[Row]:
-    """Planted failures and good cases, five of a kind, eight samples of each: how many of each kind a warning names.
+    """How often a warning names a planted failure, and a good case; five cases of a kind.
 
-    Where an operator may be wrong templates are tight, as with loose ones exact log p(y) does not tell in two of five,
-    and there are sixteen samples, for whose evaluations sixty draws of the model may be had.
+    Each case has eight samples. Where the operator may be wrong, `share` is high, since with a low
+    share even the exact log p(y) does not reveal two of five. Such cases have sixteen samples,
+    whose evaluations allow sixty draws of the model.
     """
-    stuck, number = SplitGibbs((0.05,) * (8 if quick else 60), start="prior"), torch.arange(Templates.elements)
-    half, swapped = number < 24, number.view(6, 8).T.flatten() < 24
-    identity, normal, photons, sums = Identity(), Gaussian(1.0), Poisson(2.0), Pool(2)
-    pairs, camera = Matrix(torch.eye(24).repeat(1, 2)), Camera(2.0, readout=0.5)
+    stuck = SplitGibbs((0.05,) * (8 if quick else 60), start="prior")
+    number = torch.arange(Templates.elements)
+    is_first_half = number < 24
+    is_first_half_swapped = number.view(6, 8).T.flatten() < 24
+    identity = Identity()
+    normal = Gaussian(1.0)
+    photons = Poisson(2.0)
+    sums = Pool(2)
+    pairs = Matrix(torch.eye(24).repeat(1, 2))
+    camera = Camera(2.0, readout=0.5)
     ones = torch.rand(48, 48, generator=torch.Generator().manual_seed(0)).argsort(1) < 3
-    some, transposed = Matrix(ones.double()), Matrix(ones.T.double())
+    subset = Matrix(ones.double())
+    transposed = Matrix(ones.T.double())
     twice = Matrix(torch.eye(48).repeat(2, 1))
-    masks = Inpaint(half), Inpaint(swapped), Matrix(torch.diag(swapped.double()))
-    real = {
-        "outlier": (identity, normal, identity, normal), "wrong operator": (sums, photons, pairs, photons),
+    mask_operators = (
+        Inpaint(is_first_half),
+        Inpaint(is_first_half_swapped),
+        Matrix(torch.diag(is_first_half_swapped.double())),
+    )
+    failures = {
+        "outlier": (identity, normal, identity, normal),
+        "wrong operator": (sums, photons, pairs, photons),
         "wrong noise": (identity, normal, identity, Gaussian(3.0)),
-        "stuck chains": (masks[0], Gaussian(0.5), masks[0], Gaussian(0.5)),
-        "axes of the mask swapped": (masks[0], Gaussian(0.5), masks[2], Gaussian(0.5)),
+        "stuck chains": (mask_operators[0], Gaussian(0.5), mask_operators[0], Gaussian(0.5)),
+        "axes of the mask swapped": (
+            mask_operators[0],
+            Gaussian(0.5),
+            mask_operators[2],
+            Gaussian(0.5),
+        ),
         "gain of 3 forgotten": (identity, camera, identity, replace(camera, gain=3.0)),
         "offset of 10 forgotten": (identity, camera, identity, replace(camera, offset=10.0)),
         "background of 4 forgotten": (identity, photons, identity, Poisson(2.0, 4.0)),
-        "operator transposed": (some, photons, transposed, photons),
+        "operator transposed": (subset, photons, transposed, photons),
         "12 of 48 dead": (identity, photons, Matrix(torch.diag((number >= 12).double())), photons),
         "saturated at 8": (identity, photons, identity, photons),
         "half from another model": (identity, normal, identity, normal),
         "less noise than said": (identity, normal, identity, Gaussian(0.2)),
-        "too narrow a black box": (box := Function(some), photons, box, photons),
-    }  # fmt: skip
-    good = {
-        "normal noise": (identity, normal), "photons": (identity, photons), "thinning": (identity, Binomial(0.5)),
-        "sums": (sums, photons), "camera": (identity, camera), "mask": (masks[1], Gaussian(0.5)),
-        "sums of three": (some, photons), "measured twice": (twice, normal),
-    }  # fmt: skip
-    for kind, (operator, noise, really, real_noise) in (
-        real | {f"right, {name}": (*parts, *parts) for name, parts in good.items()}
+        "too narrow a black box": (box := Function(subset), photons, box, photons),
+    }
+    correct = {
+        "normal noise": (identity, normal),
+        "photons": (identity, photons),
+        "thinning": (identity, Binomial(0.5)),
+        "sums": (sums, photons),
+        "camera": (identity, camera),
+        "mask": (mask_operators[1], Gaussian(0.5)),
+        "sums of three": (subset, photons),
+        "measured twice": (twice, normal),
+    }
+    for kind, (operator, noise, true_operator, true_noise) in (
+        failures | {f"right, {name}": (*parts, *parts) for name, parts in correct.items()}
     ).items():
-        cases, named = 1 if quick else 5, 0
-        for seed in range(cases):
-            tight = operator is sums or operator is some or really is not operator
-            share, samples = (0.95, 16) if tight else (0.7, 8)
-            model = Templates(seed, share)
-            prior, truth = model.prior(), model.truth()
+        num_cases = 1 if quick else 5
+        num_named = 0
+        for seed in range(num_cases):
+            is_sharp = operator is sums or operator is subset or true_operator is not operator
+            share, samples = (0.95, 16) if is_sharp else (0.7, 8)
+            templates = Templates(seed, share)
+            prior = templates.prior()
+            truth = templates.truth()
             if kind == "half from another model":
-                truth = torch.where(half, truth, Templates(seed + 100).truth())
-            y = real_noise.draw(really(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).step(0))
+                truth = torch.where(is_first_half, truth, Templates(seed + 100).truth())
+            y = true_noise.draw(
+                true_operator(truth.double()),
+                SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).step(0),
+            )
             y[0, 3] += 30.0 * (kind == "outlier")
             y = y.clamp(max=8.0) if kind.startswith("saturated") else y
-            method = stuck if kind == "stuck chains" else Auto().resolve(prior, InverseProblem(operator, noise, y))
-            named += bool(_warned(model, method, Measurements(
-                operator, noise, prior.shape, 7, torch.zeros(1, dtype=torch.int64), lambda seed: None, y, "planted",
-            ), samples))  # fmt: skip
-        yield {"case": kind, "named": named, "of": cases}
+            method = (
+                stuck
+                if kind == "stuck chains"
+                else Auto().resolve(prior, InverseProblem(operator, noise, y))
+            )
+            num_named += bool(
+                warnings_of(
+                    templates,
+                    method,
+                    Measurements(
+                        operator,
+                        noise,
+                        prior.shape,
+                        7,
+                        torch.zeros(1, dtype=torch.int64),
+                        lambda seed: None,
+                        y,
+                        "planted",
+                    ),
+                    samples,
+                )
+            )
+        yield {"case": kind, "named": num_named, "of": num_cases}
 
 
-def _warned(model: Templates, method: Method, measurements: Measurements, samples: int) -> list[str]:
-    """What `sample.py` would warn of."""
-    prior, problem = model.prior(), measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
-    found = method.sample(prior, problem, samples)
-    draw = SimpleNamespace(
-        model=model, method=method, measurements=measurements, num_samples=samples, cost=[],
-        nfe=sum(sweep["network_evaluations"] for sweep in found.trace),
-        draw_unconditional=lambda number, seed: prior.draw(number, SampleStreams(seed, torch.arange(number))),
-        perturb=lambda x, number, seed: prior.perturb(x, SampleStreams(seed, torch.arange(len(x))), number),
-    )  # fmt: skip
-    outputs = PosteriorOutputs(draw, 0)
-    cost = torch.tensor([[sweep[name] for name in COST_COLUMNS] for sweep in found.trace], dtype=torch.float64)
-    named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "num_repaired")}
-    outputs.update({**named, "_cost": cost.expand(samples, -1, -1)}, torch.arange(samples))
+def warnings_of(
+    templates: Templates, method: Method, measurements: Measurements, samples: int
+) -> list[str]:
+    """Return the warnings that `sample.py` would give."""
+    prior = templates.prior()
+    problem = measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
+    posterior = method.sample(prior, problem, samples)
+    sampling_run = SimpleNamespace(
+        model=templates,
+        method=method,
+        measurements=measurements,
+        num_samples=samples,
+        cost=[],
+        nfe=sum(sweep["network_evaluations"] for sweep in posterior.trace),
+        draw_unconditional=lambda number, seed: prior.draw(
+            number, SampleStreams(seed, torch.arange(number))
+        ),
+        perturb=lambda x, number, seed: prior.perturb(
+            x, SampleStreams(seed, torch.arange(len(x))), number
+        ),
+    )
+    outputs = PosteriorOutputs(sampling_run, 0)
+    cost = torch.tensor(
+        [[sweep[name] for name in COST_COLUMNS] for sweep in posterior.trace], dtype=torch.float64
+    )
+    arrays = {
+        name: getattr(posterior, name)
+        for name in ("samples", "log_likelihood", "chains", "num_repaired")
+    }
+    outputs.update({**arrays, "_cost": cost.expand(samples, -1, -1)}, torch.arange(samples))
     with TemporaryDirectory() as folder:
         return list(outputs.write(Path(folder))["warnings"])

@@ -1,4 +1,4 @@
-"""What MkDocs needs besides mkdocs.yml: pages from the repository's root, one for every package, formulas as MathML."""
+"""Hooks of MkDocs: pages from the repository's root, a page for every package, MathML formulas."""
 
 import ast
 import re
@@ -10,25 +10,28 @@ import latex2mathml.converter
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+# pages of the repository's root, and their names in the site where these differ
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "", "CHANGELOG.md": "", "SECURITY.md": ""}
-"""Pages that lie beside docs/, and their names in the site where these differ."""
 FIRST = {
-    "blackout.cli.from_data.from_data": "a model of counts in memory, ready for a Lightning Trainer",
+    "blackout.cli.from_data.from_data": "a model of counts in memory, for a Lightning Trainer",
     "blackout.training.export.load_model": "a trained model, of a run or an export",
     "blackout.training.model.Model": "what every model can do: `sample`, `batches`, `push_to_hub`",
-    "blackout.diffusion.model.BlackoutDiffusion": "network, head, process, schedule, loss and sampler together",
-    "blackout.data.count_data.CountData": "training, validation and test counts, and facts about them",
+    "blackout.diffusion.model.BlackoutDiffusion": "network, head, process, schedule, loss, sampler",
+    "blackout.data.count_data.CountData": "training, validation and test counts, and their facts",
     "blackout.diffusion.processes.base.Process": "how counts decay: forward draws, bridges, rates",
     "blackout.diffusion.heads.Head": "what a network's outputs mean",
     "blackout.diffusion.losses.Loss": "what is trained on",
     "blackout.diffusion.kernels.base.Kernel": "one step of a sampler",
     "blackout.evaluation.image_scores.ImageScores": "FID, IS, KID, precision and recall",
 }
-OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")
-"""Links to files that are no pages: their names stay."""
+# links to files that are no pages: the site shows their names
+OUTSIDE = re.compile(
+    r"\[([^\]]+)\]\((?:\.\./)*((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)"
+)
 
+# a script of the theme that makes its search work from disk, where browsers refuse workers
 SHIM = re.compile(r'<script src="[^"]*iframe-worker[^"]*"></script>')
-"""What the theme fetches from elsewhere so that its search works from disk, where browsers refuse workers."""
+# its replacement, which needs no network: a worker that runs in a hidden frame of the page
 WORKER = """<script>
 if (location.protocol === "file:")
   window.IFrameWorker = window.Worker = class extends EventTarget {
@@ -51,58 +54,62 @@ if (location.protocol === "file:")
     }
   }
 </script>"""
-"""In its place: a worker that runs in a hidden frame of the page."""
 
 
 def on_files(files: Files, config: Mapping[str, Any]) -> Files:
     """Add the pages of the root, and the API: a page for each package, with all its modules."""
-    for name, called in AT_ROOT.items():
-        files.append(File.generated(config, called or name, content=(ROOT / name).read_text()))
+    for name, page_name in AT_ROOT.items():
+        files.append(File.generated(config, page_name or name, content=(ROOT / name).read_text()))
     packages = sorted(path.parent for path in (ROOT / "blackout").glob("**/__init__.py"))
     for package in packages:
         files.append(File.generated(config, _page(package), content=_api(package)))
-    listed = "\n".join(f"- [{_address(package)}]({Path(_page(package)).name})" for package in packages)
-    first = "\n".join(f"| [`{name}`][{name}] | {what} |" for name, what in FIRST.items())
-    start = f"# API\n\nStart with these ten names.\n\n| name | what it is |\n|---|---|\n{first}"
-    content = (
-        f"{start}\n\nEvery public name of every module is on the pages of the packages:\n\n{listed}\n\n{_index()}\n"
+    listed = "\n".join(
+        f"- [{_address(package)}]({Path(_page(package)).name})" for package in packages
     )
+    first = "\n".join(f"| [`{name}`][{name}] | {text} |" for name, text in FIRST.items())
+    start = f"# API\n\nStart with these ten names.\n\n| name | what it is |\n|---|---|\n{first}"
+    packages_head = "Every public name of every module is on the pages of the packages:"
+    content = f"{start}\n\n{packages_head}\n\n{listed}\n\n{_index()}\n"
     files.append(File.generated(config, "api/index.md", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links as they are in the site, and formulas as MathML, which needs no script."""
+    """Adapt links to the site, and turn formulas into MathML, which needs no script."""
     if page.file.src_uri.startswith("api/"):
         return markdown
     markdown = OUTSIDE.sub(r"`\2`", markdown.replace("](docs/", "]("))
-    markdown = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", markdown).replace("](../../", "](../")
+    markdown = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", markdown)
+    markdown = markdown.replace("](../../", "](../")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)  # code stays as it is
-    parts[::2] = [re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", _formula, part, flags=re.DOTALL) for part in parts[::2]]
+    parts[::2] = [
+        re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", _formula, part, flags=re.DOTALL)
+        for part in parts[::2]
+    ]
     return "".join(parts)
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Nothing is loaded from elsewhere."""
+    """Replace the theme's script from the network in every page."""
     return SHIM.sub(lambda _: WORKER, output)
 
 
 def on_post_template(output: str, **_: Any) -> str:
-    """Of the page that says that there is none, too."""
+    """Replace it in templates such as the 404 page."""
     return SHIM.sub(lambda _: WORKER, output)
 
 
 def _formula(match: re.Match[str]) -> str:
+    """Return a formula, $$block$$ or $inline$, as MathML."""
     block, inline = match.groups()
     if block:
         return latex2mathml.converter.convert(block.strip(), display="block")
-    return (
-        f"<span>{latex2mathml.converter.convert(inline)}</span>"  # a line that begins with <math> would be a paragraph
-    )
+    # in a span, since a line that begins with <math> would become a paragraph
+    return f"<span>{latex2mathml.converter.convert(inline)}</span>"
 
 
 def _index() -> str:
-    """Every file with the first paragraph that it says of itself, and what it offers to others."""
+    """Return a table of all files: the first paragraph of the docstring, and the public names."""
     rows = []
     for path in sorted((ROOT / "blackout").rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -112,7 +119,9 @@ def _index() -> str:
         made = [part.name for part in tree.body if isinstance(part, ast.ClassDef | ast.FunctionDef)]
         public = ", ".join(f"`{name}`" for name in made if not name.startswith("_"))
         rows.append(f"| `{path.relative_to(ROOT)}` | {first} | {public} |")
-    return "\n".join(["## Where things are", "", "| file | what is in it | names |", "|---|---|---|", *rows])
+    return "\n".join(
+        ["## Where things are", "", "| file | what is in it | names |", "|---|---|---|", *rows]
+    )
 
 
 def _page(package: Path) -> str:
@@ -127,5 +136,8 @@ def _api(package: Path) -> str:
     """The package and its modules, those of packages below it apart."""
     modules = [path.stem for path in sorted(package.glob("*.py")) if not path.stem.startswith("__")]
     names = [_address(package), *(f"{_address(package)}.{name}" for name in modules)]
-    blocks = [f"::: {names[0]}\n    options: {{ members: false }}", *(f"::: {name}" for name in names[1:])]
+    blocks = [
+        f"::: {names[0]}\n    options: {{ members: false }}",
+        *(f"::: {name}" for name in names[1:]),
+    ]
     return f"# {names[0]}\n\n" + "\n\n".join(blocks) + "\n"

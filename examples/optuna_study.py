@@ -1,9 +1,11 @@
-"""Search for good settings with Optuna: `pip install -e ".[sweep]"`, then
+"""Search for good settings with Optuna.
 
+    pip install -e ".[sweep]"
     python examples/optuna_study.py --trials 20 -- dataset=digits trainer.max_steps=500
 
-The study lives in an SQLite file: the same command goes on where it stopped, and several may run at once. A trial that
-fails is recorded and does not end the study. What comes after `--` are settings of train.py for every trial.
+The words after `--` are settings of train.py for every trial. The study is stored in an SQLite
+file: the same command continues it, and several processes may run it at once. A trial that fails
+is recorded and does not end the study.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from blackout.errors import Preempted
 
 
 def suggest(trial: optuna.Trial) -> list[str]:
-    """The settings under study; edit this to your own."""
+    """Return the settings of a trial; edit this to search others."""
     return [
         f"optimizer.lr={trial.suggest_float('lr', 1e-4, 1e-2, log=True)}",
         f"ema_decay={trial.suggest_categorical('ema_decay', [0.99, 0.999, 0.9999])}",
@@ -35,8 +37,10 @@ def suggest(trial: optuna.Trial) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=20, help="how many trials the study shall have")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=20, help="number of trials in all")
     parser.add_argument("--name", default="blackout")
     parser.add_argument("--storage", default="sqlite:///study.db", help="any storage of Optuna's")
     parser.add_argument("--score", default="val/bits_per_dim", help="of the run's metrics.json")
@@ -51,13 +55,15 @@ def main() -> None:
         try:
             run = train(config)
         except Preempted as leaving:
-            raise SystemExit(leaving.code) from None  # the trial stays unfinished; its run can be continued
+            # the trial stays unfinished; its run can be continued
+            raise SystemExit(leaving.code) from None
         finally:
             gc.collect()  # so that the next trial starts as in a fresh process
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         trial.set_user_attr("run", str(run))
-        return float(json.loads((run / "metrics.json").read_text(encoding="utf-8"))["values"][arguments.score])
+        metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+        return float(metrics["values"][arguments.score])
 
     study = optuna.create_study(
         storage=arguments.storage,
@@ -70,7 +76,8 @@ def main() -> None:
     done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     print(f"{len(done)} of {len(study.trials)} trials succeeded")
     if done:
-        print(f"best: {study.best_value:.4f} with {study.best_params} in {study.best_trial.user_attrs['run']}")
+        run = study.best_trial.user_attrs["run"]
+        print(f"best: {study.best_value:.4f} with {study.best_params} in {run}")
 
 
 if __name__ == "__main__":

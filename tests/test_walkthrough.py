@@ -262,7 +262,7 @@ def test_a_wheel_trains_and_samples_outside_the_repository(tmp_path):
         text=True,
     )
     assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert "num_samples" in result.stderr
+    assert "did you mean num_samples?" in result.stderr
 
     # 5. The other commands are installed, too.
     help_text = run_command(work, commands / "blackout", "verify", "--help", **environment).stdout

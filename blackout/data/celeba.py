@@ -40,6 +40,8 @@ def celeba64(data_dir: StrPath = "data", validation: int | None = None) -> Count
     Raises:
         UserError: files are absent and cannot be downloaded, or damaged.
         ValueError: a negative number of validation images.
+
+    References: Liu et al. 2015.
     """
     if validation is not None and (type(validation) is not int or validation < 0):
         allowed = "a whole number of at least 0, or null"

@@ -418,9 +418,9 @@ class CountData:
         for split_name, split in (("training", "train"), ("test", "test")):
             num_samples = len(rows[split])
             if num_samples < MIN_CONDITION_SAMPLES:
-                found = f"only {num_samples} {split_name} samples have {condition}"
+                problem = f"only {num_samples} {split_name} samples have {condition}"
                 needed = f"at least {MIN_CONDITION_SAMPLES} are needed for a comparison"
-                raise UserError(f"{self.name}: {found}; {needed}: leave out evaluate=true")
+                raise UserError(f"{self.name}: {problem}; {needed}: leave out evaluate=true")
         return self._select(rows, condition=condition)
 
     def _split_parts(

@@ -33,6 +33,8 @@ def digits(holdout: float = 0.2, seed: int = 0, validation: float = 0.1) -> Coun
         >>> data = digits()
         >>> data.shape, data.max_count, data.size("train")
         ((1, 8, 8), 16, 1258)
+
+    References: Alpaydin and Kaynak 1998, as scikit-learn has them.
     """
     # the file that `sklearn.datasets.load_digits` reads; importing it takes a second
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
@@ -66,6 +68,13 @@ def patches(
     Raises:
         ValueError: crops that do not fit into their part of the photographs, or values out of
             range.
+
+    References: the photographs are scikit-learn's.
+
+    Example:
+        >>> data = patches(size=64, stride=32)
+        >>> data.shape, data.size("train")
+        ((3, 64, 64), 312)
     """
     from sklearn.datasets import load_sample_images  # only here: it is slow to import
 

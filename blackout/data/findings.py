@@ -56,14 +56,13 @@ GENE_SPREAD_RATIO = 3  # of the spread of rows to that of columns
 MIN_DUPLICATE_SHARE = 0.01
 MIN_ISOLATED_SHARE = 0.2  # of duplicates without neighbours
 
+# names of columns that describe samples
 SAMPLE_NAMES = re.compile(
     r"(id|index|idx|unnamed.*|(sample|cell|row)_?(id|index|number)|batch|plate|lane|donor|patient"
     r"|subject|animal|mouse|replicate|cluster|labels?|y|class|target|species|outcome|group"
     r"|condition|treatment|cell_?type|sex|age|day|date|time|timepoint|year)"
 )
-"""Names of columns that describe samples."""
-BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
-"""Names of cells."""
+BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")  # names of cells
 
 NUMBERS = "number the samples, and are not counts"
 SAMPLE_COLUMN = (
@@ -157,7 +156,7 @@ def _check_outliers(counts: Tensor) -> Iterator[Finding]:
     Args:
         counts: [N, *shape].
     """
-    threshold, others = _outlier_threshold(counts)
+    threshold, largest_other = _outlier_threshold(counts)
     if threshold is not None:
         is_outlier = counts >= threshold
         num_outliers = int(is_outlier.sum())
@@ -166,15 +165,16 @@ def _check_outliers(counts: Tensor) -> Iterator[Finding]:
         values = f"{threshold:,}" if threshold == largest else f"{threshold:,} to {largest:,}"
         yield Finding(
             f"{num_outliers} of the counts are {values}, the first in sample {row}, and all "
-            f"others at most {others:,}: the model would have to reach them; leave such samples out"
+            f"others at most {largest_other:,}: the model would have to reach them; "
+            "leave such samples out"
         )
     totals = counts.flatten(1).sum(1, dtype=torch.int64)
     num_empty = int((totals == 0).sum())
     num_nearly_empty = int(((totals > 0) & (totals < FEW_UNITS)).sum())
     if 3 * num_nearly_empty < num_empty < len(counts) / 4:
         yield Finding(
-            f"{num_empty} samples are empty, where {num_nearly_empty} have less than {FEW_UNITS} "
-            "units: leave them out"
+            f"{num_empty} samples are empty, although only {num_nearly_empty} have 1 to "
+            f"{FEW_UNITS - 1} units: leave them out"
         )
 
 
@@ -266,11 +266,11 @@ def _check_columns(counts: Array, names: list[str]) -> Iterator[Finding]:
     for problem, flagged_names in flagged.items():
         if not flagged_names:
             continue
-        shown = ", ".join(flagged_names[:MAX_SHOWN_NAMES])
+        listed = ", ".join(flagged_names[:MAX_SHOWN_NAMES])
         if len(flagged_names) > MAX_SHOWN_NAMES:
-            shown += f" and {len(flagged_names) - MAX_SHOWN_NAMES} more"
+            listed += f" and {len(flagged_names) - MAX_SHOWN_NAMES} more"
         settings = {"exclude": flagged_names} if len(flagged_names) <= MAX_LISTED_NAMES else {}
-        yield Finding(f"elements that {problem}: {shown}", **settings)
+        yield Finding(f"elements that {problem}: {listed}", **settings)
 
 
 def _column_problem(column: Array, has_sample_name: bool) -> str | None:
@@ -387,6 +387,6 @@ def _describe_duplicates(counts: Array) -> str | None:
         return None
     row = duplicates[0]
     return (
-        f"{len(duplicates)} of {len(counts)} samples occur before, "
-        f"as number {row}, which is number {first_rows[groups[row]]}"
+        f"{len(duplicates)} of {len(counts)} samples repeat an earlier one, "
+        f"such as number {row}, which equals number {first_rows[groups[row]]}"
     )

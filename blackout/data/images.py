@@ -158,6 +158,14 @@ def image_folder(  # noqa: PLR0913 - built from YAML
         UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
         ValueError: images with different numbers of channels and no `channels`; a value above
             `max_count`; arguments out of range.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     for k in range(10):
+        ...         Image.new("L", (40, 32), 20 * k).save(f"{folder}/{k}.png")
+        ...     image_folder(folder, size=16).shape
+        (1, 16, 16)
     """
     root = Path(path).expanduser()
     ensure(size >= 1, f"image_folder: size must be at least 1, got {size}")
@@ -242,9 +250,9 @@ def _decode(
             if num_channels is None:
                 num_channels = len(pixels)
             if len(pixels) != num_channels:
-                found = f"{path} has {len(pixels)} channels but {paths[0]} has {num_channels}"
+                problem = f"{path} has {len(pixels)} channels but {paths[0]} has {num_channels}"
                 advice = "choose one number for all with dataset.channels=1|2|3|4"
-                raise ValueError(f"{found}: {advice}")
+                raise ValueError(f"{problem}: {advice}")
             yield pixels
     finally:
         pool.shutdown(cancel_futures=True)
@@ -266,7 +274,7 @@ def _subfolder_labels(root: Path, files: Sequence[Path]) -> tuple[Tensor | None,
     names = sorted({folder[0] for folder in folders if folder})
     if len(names) >= 2 and not all(folders):
         num_outside = sum(not folder for folder in folders)
-        message = f"subfolders are no classes, as {num_outside} images are outside of them"
+        message = f"subfolders are not used as classes: {num_outside} images are outside of them"
         warnings.warn(Note(message), stacklevel=3)
     if not all(folders) or len(names) < 2:
         return None, ()
@@ -287,11 +295,11 @@ def _list_images(root: Path) -> list[Path]:
             visible.append(file)
     extensions = ", ".join(IMAGE_EXTENSIONS)
     refuse(not visible, f"{root}: no images in this folder (looked for {extensions})")
-    others = sorted({*all_files} - {*files})
-    shown = [file.name for file in others if not file.name.startswith(".")]
-    if shown:
-        listed = ", ".join(shown[:MAX_LISTED])
-        message = f"not read, as they have no suffix of an image: {listed}, {len(shown)} in all"
+    not_images = sorted({*all_files} - {*files})
+    not_read = [file.name for file in not_images if not file.name.startswith(".")]
+    if not_read:
+        listed = ", ".join(not_read[:MAX_LISTED])
+        message = f"not read, as they have no suffix of an image: {listed}, {len(not_read)} in all"
         warnings.warn(Note(message), stacklevel=3)
     return sorted(visible)
 

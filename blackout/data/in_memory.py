@@ -99,8 +99,10 @@ def read_classes(labels: Any, data: ArrayData) -> Classes:
         return Classes(None)
     name = LABELS
     if isinstance(labels, str):
-        found = format_names(list(map(str, data.columns)))
-        ensure(labels in data.columns, f"there is no column {labels!r}, found {found or 'none'}")
+        column_names = format_names(list(map(str, data.columns)))
+        ensure(
+            labels in data.columns, f"there is no column {labels!r}, found {column_names or 'none'}"
+        )
         name = labels
         labels = data.columns[labels]
     if isinstance(labels, Tensor):
@@ -112,7 +114,7 @@ def read_classes(labels: Any, data: ArrayData) -> Classes:
     if array.dtype.kind in "iub" and name == LABELS:
         return Classes(torch.from_numpy(array.astype(np.int64)))
     is_whole = array.dtype.kind != "f" or bool((array == np.floor(array)).all())
-    ensure(is_whole, "labels must be whole numbers or texts without missing ones")
+    ensure(is_whole, "labels must be whole numbers or texts, and none may be missing")
     totals = np.zeros(num_samples)  # only their number matters here
     return make_classes([name], {TOTAL: totals, name: array}, DEFAULT_BINS)
 
@@ -134,7 +136,7 @@ def _read_table(data: Any, labels: Any) -> ArrayData:
         ValueError: a column of something else that is not the labels.
     """
     elements = []
-    ensure(len(set(data.columns)) == len(data.columns), "two columns have one name")
+    ensure(len(set(data.columns)) == len(data.columns), "two columns have the same name")
     for name in data.columns:
         values = np.asarray(data[name])
         is_label = isinstance(labels, str) and name == labels

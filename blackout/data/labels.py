@@ -138,8 +138,8 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
     Raises:
         ValueError: the column is missing, is not [N], or has missing entries.
     """
-    found = ", ".join(map(repr, columns)) or "none"
-    ensure(name in columns, f"there is no column {name!r}, found {found}")
+    column_names = ", ".join(map(repr, columns)) or "none"
+    ensure(name in columns, f"there is no column {name!r}, found {column_names}")
     column = drop_unit_axes(np.asarray(columns[name]))
     num_samples = len(columns[TOTAL])
     message = f"one label per sample is needed, [{num_samples}], got {list(column.shape)}"

@@ -32,9 +32,7 @@ Array = npt.NDArray[Any]
 Blocks = Callable[[], Iterator[Any]]  # yields all rows in blocks of checked counts, dense or CSR
 MAX_MEMORY_BYTES = 1 << 30  # of counts that are loaded unless the user decides
 MEMORY_FRACTION = 1 / 8  # of the free memory that such counts may take
-MAX_READ_AHEAD = (
-    4  # pieces are read together with their gaps if that is at most this many times more
-)
+MAX_READ_AHEAD = 4  # times the bytes of the pieces that are read together with their gaps
 
 
 def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None) -> bool:

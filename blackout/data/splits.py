@@ -98,7 +98,7 @@ def take_validation(
         return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     counts = f"{num_validation:,} of {count:,} training samples"
     is_possible = 1 <= num_validation < count
-    ensure(is_possible, f"validation must leave a sample to train on, got {counts}")
+    ensure(is_possible, f"validation must leave at least one sample to train on, got {counts}")
     return held_out_split(count, num_validation / count, seed, labels)
 
 
@@ -205,7 +205,8 @@ def split_groups(
     if num_validation and len(rest) > 1:
         num_groups = _num_leading_groups(sizes[rest], num_validation)
     if num_validation and num_groups == 0:
-        message = f"there are no validation data: of {len(names)} groups one is left to train on"
+        reason = f"of {len(names)} groups, one is needed for training and one for test"
+        message = f"there are no validation data: {reason}"
         warnings.warn(message, stacklevel=2)
     val = rest[:num_groups]
     train = rest[num_groups:]

@@ -57,6 +57,12 @@ def mnist(
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
         ValueError: another size.
+
+    References: LeCun et al. 1998.
+
+    Example:
+        >>> mnist("data").shape  # doctest: +SKIP
+        (1, 28, 28)
     """
     from torchvision.datasets import MNIST  # only here: torchvision is slow to import
 
@@ -74,6 +80,12 @@ def fashion_mnist(
 
     Arguments and errors are those of `mnist`; the folder is `FashionMNIST/raw`. There are no
     published sums of the unpacked files, so that only their structure is checked.
+
+    References: Xiao et al. 2017.
+
+    Example:
+        >>> fashion_mnist("data").shape  # doctest: +SKIP
+        (1, 28, 28)
     """
     from torchvision.datasets import FashionMNIST  # only here: torchvision is slow to import
 
@@ -101,6 +113,10 @@ def binarized_mnist(
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
 
     References: Santos et al. 2023, appendix H.
+
+    Example:
+        >>> binarized_mnist("data").max_count  # doctest: +SKIP
+        1
     """
     grey = mnist(data_dir, download=download, validation=0)
     images = (binarize(grey.train[:]), binarize(grey.test[:]))
@@ -123,6 +139,12 @@ def cifar10(
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
+
+    References: Krizhevsky 2009.
+
+    Example:
+        >>> cifar10("data").shape  # doctest: +SKIP
+        (3, 32, 32)
     """
     from torchvision.datasets import CIFAR10  # only here: torchvision is slow to import
 
@@ -176,7 +198,14 @@ def open_torchvision(
 
 
 def binarize(images: Tensor) -> Tensor:
-    """Convert grey images [N, 1, 28, 28] to 0 and 1, uint8 [N, 1, 32, 32]."""
+    """Convert grey images [N, 1, 28, 28] to 0 and 1, uint8 [N, 1, 32, 32].
+
+    References: Santos et al. 2023, appendix H.
+
+    Example:
+        >>> binarize(torch.full((2, 1, 28, 28), 200)).unique().tolist()
+        [1]
+    """
     chunks = []
     for chunk in images.split(CHUNK_SAMPLES):
         resized = F.interpolate(chunk.float(), size=(32, 32), mode="bilinear", antialias=True)

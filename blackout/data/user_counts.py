@@ -17,18 +17,9 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import MAX_LABEL_COUNTS, CountData, split_parts
 from blackout.data.count_statistics import load_samples
-from blackout.data.file_counts import (
-    Arrangement,
-    CountTable,
-    FileLayout,
-    Units,
-    check_stored_numbers,
-    encode_sequences,
-    format_array_names,
-    load_counts,
-    read_table,
-    select_columns,
-)
+from blackout.data.file_columns import encode_sequences, format_array_names, select_columns
+from blackout.data.file_counts import CountTable, check_stored_numbers, load_counts, read_table
+from blackout.data.file_layout import Arrangement, FileLayout, Units
 from blackout.data.findings import findings
 from blackout.data.formats import FileContents, read_file
 from blackout.data.labels import (
@@ -223,8 +214,8 @@ def counts(  # noqa: PLR0913 - built from YAML
             classes = _read_classes(label_columns, table.columns, bins, bool(covariate_columns))
             class_labels = classes.labels
             if class_labels is not None and class_labels.shape != table.counts.shape[:1]:
-                found = f"[{len(table.counts)}], got {list(class_labels.shape)}"
-                raise ValueError(f"one label per sample is needed, {found}")
+                shapes = f"[{len(table.counts)}], got {list(class_labels.shape)}"
+                raise ValueError(f"one label per sample is needed, {shapes}")
             combined_labels, levels = _add_covariates(
                 class_labels,
                 covariate_columns,
@@ -281,9 +272,9 @@ def _has_given_split(contents: FileContents) -> bool:
 def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
     """Read the splits of a file: parts of `CountData`, and `inspected`, the training counts."""
     arrays = contents.arrays
-    found = format_array_names(arrays)
+    array_names = format_array_names(arrays)
     is_complete = {"train", "test"} <= arrays.keys()
-    ensure(is_complete, f"'train' and 'test' must come together, found {found}")
+    ensure(is_complete, f"'train' and 'test' must come together, found {array_names}")
     units = Units(units.offset or 0, units.gain)
     parts: dict[str, Any] = {"offset": units.offset}
     for split in SPLITS:

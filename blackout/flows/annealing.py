@@ -89,7 +89,7 @@ class Annealing:
         refuse(self.sweeps < 1, f"sweeps must be at least 1, not {self.sweeps}")
         threshold = self.resample_below
         if threshold is not None and not 0 < threshold <= 1:
-            raise UserError(f"resample below must be in (0, 1], not {threshold}")
+            raise UserError(f"resample_below must be in (0, 1], not {threshold}")
         if self.tempering is not None:
             refuse(threshold is not None, "tempering does not resample: leave out one of the two")
             max_temperatures = self.chains // MIN_CHAINS_PER_TEMPERATURE

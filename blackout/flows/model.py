@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -361,14 +362,18 @@ class AmortisedFlow(FlowSampler):
         index = torch.zeros(2, dtype=torch.int64, device=self.device)
         target = self.target.instances(index)
         states = States.initial(target, torch.rand(2, self.target.sites, device=self.device))
+        network = self.network
+        network = network.body if isinstance(network, LocallyEquivariant) else network
         try:
-            self.rates(trained=True)(states, 0.5)
-        except TypeError as error:  # the network takes no further arguments
+            # the arguments are states, times, log-ratios and the parameters of the target
+            signature(network.forward).bind(None, None, None, *target.context())
+        except TypeError as error:
             name = type(self.network).__name__
             raise UserError(
                 f"network: {name} cannot be conditioned on a target's parameters; "
                 "choose network=lesite, or lesite_graph or legf for graphs"
             ) from error
+        self.rates(trained=True)(states, 0.5)
 
 
 class GraphFlow(AmortisedFlow):

@@ -142,14 +142,14 @@ def potential_scale_reduction(values: Tensor, groups: Tensor) -> float:
     members = [values[groups == name].double() for name in groups.unique()]
     # the last group may be smaller and is left out
     members = [part for part in members if len(part) == len(members[0]) > 1]
-    within = torch.zeros(())
+    variance_within = torch.zeros(())
     if members:
-        within = torch.stack([part.var() for part in members]).mean()
-    if len(members) < 2 or not float(within):
+        variance_within = torch.stack([part.var() for part in members]).mean()
+    if len(members) < 2 or not float(variance_within):
         return math.nan
     size = len(members[0])
-    between = torch.stack([part.mean() for part in members]).var()
-    return float(((size - 1) / size + between / within).sqrt())
+    variance_between = torch.stack([part.mean() for part in members]).var()
+    return float(((size - 1) / size + variance_between / variance_within).sqrt())
 
 
 def pareto_shape(log_weights: Tensor) -> float:
@@ -320,14 +320,14 @@ def _confidence_interval(
         scaled_ends = interval(scaled, bounds=(0.0, 2 * float(scaled.mean())))
         low, high = (math.log(end) + largest if end > 0 else -math.inf for end in scaled_ends)
     elif groups is None:
-        others = _leave_one_out(w, None, quantity)[0]
+        leave_one_out = _leave_one_out(w, None, quantity)[0]
         # equal pseudo-values have no width here: `least_error` below gives them one
-        pseudo_values = len(w) * estimate - (len(w) - 1) * others
+        pseudo_values = len(w) * estimate - (len(w) - 1) * leave_one_out
         low, high = interval(pseudo_values, bounds=(estimate, estimate))
     if groups is None:
-        least = Z_95 * least_error(len(w), quantity)
-        low = min(low, estimate - least)
-        high = max(high, estimate + least)
+        min_width = Z_95 * least_error(len(w), quantity)
+        low = min(low, estimate - min_width)
+        high = max(high, estimate + min_width)
     return {f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 

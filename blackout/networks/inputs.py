@@ -46,6 +46,11 @@ class PaperInputs:
         ValueError: `max_count` is below 1.
 
     References: Santos et al. 2023, the authors' code.
+
+    Example:
+        >>> t = torch.tensor([0.0], dtype=torch.float64)
+        >>> PaperInputs(255)(torch.tensor([[0, 255]]), t).tolist()
+        [[-127.5, 127.5]]
     """
 
     max_count: int
@@ -164,6 +169,11 @@ class LevelInputs(PaperInputs):
         ValueError: `max_count` is below 1.
 
     References: this project; checked in tests/networks/test_wrapper.py.
+
+    Example:
+        >>> t = torch.tensor([0.5], dtype=torch.float64)
+        >>> LevelInputs(4)(torch.tensor([[0, 2, 4, 5]]), t).tolist()  # 5 is the mask
+        [[-1.0, 0.0, 1.0, -2.0]]
     """
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
@@ -377,9 +387,7 @@ class CountNetwork(nn.Module):
         parameters = list(self.body.parameters())
         if self.channels_last and parameters:
             has_volumes = any(parameter.ndim == 5 for parameter in parameters)
-            memory_format = best_memory_format(
-                parameters[0].device, has_volumes, self._is_compiled
-            )
+            memory_format = best_memory_format(parameters[0].device, has_volumes, self._is_compiled)
             self.body.to(memory_format=memory_format)
 
     @property

@@ -42,6 +42,10 @@ class PieceEncoder(nn.Module):
 
     References: after Zhang et al. 2025, Table 8, which has no map of the pixels; checked in
     tests/permutations/test_datasets.py.
+
+    Example:
+        >>> PieceEncoder([1, 4, 4], features=8)(torch.zeros(1, 9, 1, 4, 4)).shape
+        torch.Size([1, 9, 8])
     """
 
     def __init__(
@@ -95,6 +99,10 @@ class StripEncoder(nn.Module):
         ValueError: `item_shape` is not that of an image or cannot be divided, or a size is below 1.
 
     References: after Zhang et al. 2025, Table 10; checked in tests/permutations/test_datasets.py.
+
+    Example:
+        >>> StripEncoder([1, 28, 112], features=8)(torch.zeros(1, 5, 1, 28, 112)).shape
+        torch.Size([1, 5, 8])
     """
 
     def __init__(
@@ -153,6 +161,10 @@ class PointEncoder(nn.Module):
         ValueError: a size is below 1.
 
     References: this project; checked in tests/permutations/test_baselines.py.
+
+    Example:
+        >>> PointEncoder(features=8)(torch.rand(1, 20, 2)).shape
+        torch.Size([1, 20, 8])
     """
 
     def __init__(self, features: int = 96, harmonics: int = 4) -> None:
@@ -216,6 +228,10 @@ class EdgeEncoder(nn.Module):
 
     References: Zhang et al. 2025, appendix G.5; the features of distances are this project's,
     checked in tests/permutations/test_baselines.py.
+
+    Example:
+        >>> EdgeEncoder(features=8)(torch.rand(1, 20, 2)).shape
+        torch.Size([1, 20, 8])
     """
 
     def __init__(
@@ -278,6 +294,8 @@ class TokenEncoder(nn.Module):
     Example:
         >>> TokenEncoder(5, features=8)(torch.tensor([[3, 1, 4]])).shape
         torch.Size([1, 3, 8])
+
+    References: definition of an embedding.
     """
 
     def __init__(self, num_tokens: int, features: int = 96) -> None:
@@ -303,6 +321,12 @@ class ItemEncoder(nn.Module):
 
     Raises:
         ValueError: a size is below 1.
+
+    References: this project; checked in tests/permutations/test_shuffle_diffusion.py.
+
+    Example:
+        >>> ItemEncoder([3], features=8)(torch.zeros(1, 5, 3)).shape
+        torch.Size([1, 5, 8])
     """
 
     def __init__(

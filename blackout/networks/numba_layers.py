@@ -198,12 +198,12 @@ def _gather(x: Tensor, margins: tuple[int, int], matrix: Any) -> Tensor:
     return products
 
 
-def _scatter(products: Tensor, like: Tensor, matrix: Any, side: int) -> Tensor:
-    """Transform products [36, tiles, C] to images [N, C, H + 2, W + 2], for the N, H, W of `like`.
+def _scatter(products: Tensor, template: Tensor, matrix: Any, side: int) -> Tensor:
+    """Transform products [36, tiles, C] to images [N, C, H + 2, W + 2], N, H, W of `template`.
 
     Squares of `side` pixels begin 4 pixels apart; they are added where they overlap.
     """
-    number, _, height, width = like.shape
+    number, _, height, width = template.shape
     out = products.new_zeros(number, height + 2, width + 2, products.shape[2])
     _add_tiles(out.view(-1).numpy(), tuple(out.shape), matrix, side, products.view(-1).numpy())
     return out.permute(0, 3, 1, 2)

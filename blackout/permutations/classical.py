@@ -149,7 +149,7 @@ def _improve_order(wins: np.ndarray, order: list[int]) -> list[int]:
     while improved:
         improved = False
         for item in list(order):
-            others = [other for other in order if other != item]
+            others = [index for index in order if index != item]
             # disagreements of the item at position p with the items before it and behind it
             with_previous = np.concatenate([[0], np.cumsum(wins[item, others])])
             with_following = np.concatenate([np.cumsum(wins[others, item][::-1])[::-1], [0]])

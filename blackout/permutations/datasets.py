@@ -415,9 +415,9 @@ def name_other_arrays(arrays: Mapping[str, np.ndarray], used: set[str]) -> None:
     Warns:
         Note: their names.
     """
-    others = sorted(arrays.keys() - used)
-    if others:
-        warnings.warn(Note(f"not used of this file: {', '.join(others[:10])}"), stacklevel=3)
+    unused = sorted(arrays.keys() - used)
+    if unused:
+        warnings.warn(Note(f"not used of this file: {', '.join(unused[:10])}"), stacklevel=3)
 
 
 class RankedLists(Puzzles):

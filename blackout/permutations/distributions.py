@@ -336,7 +336,10 @@ class SequentialDistribution(PermutationDistribution):
             return parent, item
 
         orders = build_orders(self.place_scores(), n, select)
-        ensure(not bool(no_item_left.any()), "scores of -inf left no item for a place")
+        ensure(
+            not bool(no_item_left.any()),
+            "scores of -inf leave no item for a place: at least one must be finite",
+        )
         return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
@@ -619,11 +622,11 @@ class InverseRiffle(PermutationDistribution):
         once.
         """
         for num_choices in (k + 2, 2 * k + 4, k + self._n + 1):  # few are often enough
-            left, log_probs = most_probable_bits(self.scores, num_choices)
-            is_identity = (left[..., 1:] <= left[..., :-1]).all(-1)
+            is_left, log_probs = most_probable_bits(self.scores, num_choices)
+            is_identity = (is_left[..., 1:] <= is_left[..., :-1]).all(-1)
             if bool(((~is_identity).sum(-1) >= k).all()):
                 break
-        orders = _stack_packets(left)
+        orders = _stack_packets(is_left)
         identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
         identity_log_prob = self._cut_log_probs(self.scores).logsumexp(-1, keepdim=True)
         log_probs = log_probs.masked_fill(is_identity, -torch.inf)

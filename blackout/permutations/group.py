@@ -37,13 +37,26 @@ def compose(p: Tensor, q: Tensor) -> Tensor:
     """Return the composition i -> p[q[i]], int64 [..., n] of the common shape.
 
     As actions by gather, p comes first and then q.
+
+    References: definition of the composition.
+
+    Example:
+        >>> compose(torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).tolist()
+        [0, 1, 2]
     """
     p, q = torch.broadcast_tensors(p, q)
     return p.gather(-1, q)
 
 
 def inverse(p: Tensor) -> Tensor:
-    """Return the inverse permutations of p, int64 [..., n]."""
+    """Return the inverse permutations of p, int64 [..., n].
+
+    References: definition of the inverse.
+
+    Example:
+        >>> inverse(torch.tensor([2, 0, 1])).tolist()
+        [1, 2, 0]
+    """
     result = torch.empty_like(p, memory_format=torch.contiguous_format)
     return result.scatter_(-1, p, identity_like(p))
 
@@ -82,6 +95,10 @@ def kendall_distance(p: Tensor, q: Tensor | None = None) -> Tensor:
         int64 [...], from 0 to n (n - 1) / 2.
 
     References: Kendall 1938.
+
+    Example:
+        >>> kendall_distance(torch.tensor([2, 0, 1])).item()
+        2
     """
     return count_smaller_after(p if q is None else compose(p, inverse(q))).sum(-1)
 
@@ -149,6 +166,12 @@ def all_permutations(n: int) -> Tensor:
 
     Raises:
         ValueError: n outside 1..10.
+
+    References: definition of the function.
+
+    Example:
+        >>> all_permutations(3)[:3].tolist()
+        [[0, 1, 2], [0, 2, 1], [1, 0, 2]]
     """
     ensure(
         1 <= n <= MAX_ENUMERATED,

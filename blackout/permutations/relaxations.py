@@ -40,6 +40,11 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
         ValueError: iterations < 0.
 
     References: Sinkhorn 1964; Mena et al. 2018, section 2.
+
+    Example:
+        >>> matrix = sinkhorn(torch.tensor([[2.0, 0.0], [1.0, 0.0]]), iterations=100).exp()
+        >>> [[round(p, 3) for p in row] for row in matrix.tolist()]
+        [[0.622, 0.378], [0.378, 0.622]]
     """
     ensure(
         iterations >= 0,
@@ -72,6 +77,12 @@ def gumbel_sinkhorn(
         ValueError: a temperature that is not positive, or iterations < 0.
 
     References: Mena et al. 2018, eq. 9.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> log_p = gumbel_sinkhorn(torch.zeros(3, 3), 0.1, 20, generator)
+        >>> [round(p, 3) for p in log_p.exp().sum(1).tolist()]
+        [1.0, 1.0, 1.0]
     """
     _check_positive(temperature, "temperature")
     noise = uniform(tuple(scores.shape), generator, scores.device).log_().neg_().log_().neg_()
@@ -85,6 +96,11 @@ def soft_sort(values: Tensor, temperature: float) -> Tensor:
         ValueError: a temperature that is not positive.
 
     References: Prillo and Eisenschlos 2020, eq. 2.
+
+    Example:
+        >>> matrix = soft_sort(torch.tensor([3.0, 1.0, 2.0]), temperature=0.01)
+        >>> matrix.argmax(-1).tolist()  # the smallest value first
+        [1, 2, 0]
     """
     _check_positive(temperature, "temperature")
     distance = values.sort(dim=-1).values.unsqueeze(-1) - values.unsqueeze(-2)
@@ -101,6 +117,11 @@ def neural_sort(values: Tensor, temperature: float) -> Tensor:
         ValueError: a temperature that is not positive.
 
     References: Grover et al. 2019, eq. 5.
+
+    Example:
+        >>> matrix = neural_sort(torch.tensor([3.0, 1.0, 2.0]), temperature=0.01)
+        >>> matrix.argmax(-1).tolist()  # the smallest value first
+        [1, 2, 0]
     """
     _check_positive(temperature, "temperature")
     n = values.shape[-1]
@@ -130,6 +151,11 @@ def relaxed_sort(
         ValueError: a steepness that is not positive, or another layout.
 
     References: Petersen et al. 2022, section 4; Kim et al. 2024.
+
+    Example:
+        >>> matrix = relaxed_sort(torch.tensor([3.0, 1.0, 2.0]), steepness=1000.0)
+        >>> matrix.argmax(-1).tolist()  # the smallest value first
+        [1, 2, 0]
     """
     _check_positive(steepness, "steepness")
     n = values.shape[-1]
@@ -198,6 +224,10 @@ def log_permanent(log_weights: Tensor) -> Tensor:
         ValueError: matrices that are not square, or more than 20 items.
 
     References: this project; checked in tests/permutations/test_relaxations.py.
+
+    Example:
+        >>> round(log_permanent(torch.zeros(3, 3)).exp().item(), 3)  # 3! matchings of weight 1
+        6.0
     """
     n = log_weights.shape[-1]
     if log_weights.ndim < 2 or log_weights.shape[-2] != n or n > MAX_PERMANENT_ITEMS:

@@ -159,6 +159,10 @@ class Riffle(Shuffle):
     number of rising sequences r alone, q = C(n + a - r, n) / a^n.
 
     References: Zhang et al. 2025, eq. 3; Bayer and Diaconis 1992, theorem 1.
+
+    Example:
+        >>> round(Riffle().total_variation(52, 7), 3)  # seven riffles of 52 cards
+        0.334
     """
 
     def sample_inverse(
@@ -216,6 +220,10 @@ class RandomInsertion(Shuffle):
     cards that leave no more cards than the run.
 
     References: Zhang et al. 2025, section 3.1.1; Diaconis et al. 1992.
+
+    Example:
+        >>> round(RandomInsertion().log_prob(torch.arange(4)).exp().item(), 3)
+        0.25
     """
 
     def sample_inverse(
@@ -276,6 +284,10 @@ class RandomTransposition(Shuffle):
     The identity has the probability 1 / n, every transposition 2 / n^2.
 
     References: Zhang et al. 2025, section 3.1.1.
+
+    Example:
+        >>> round(RandomTransposition().log_prob(torch.arange(4)).exp().item(), 3)
+        0.25
     """
 
     def sample_inverse(
@@ -530,6 +542,10 @@ class ForwardProcess:
         ValueError: a schedule that is not of rising integers from 0.
 
     References: Zhang et al. 2025, section 3.4, eq. 11.
+
+    Example:
+        >>> ForwardProcess(Riffle(), [0, 3, 5, 9]).increments
+        [3, 2, 4]
     """
 
     method: Shuffle

@@ -44,9 +44,7 @@ __all__ = ["tsp"]
 Array = npt.NDArray[np.float64]
 
 MAX_HELD_KARP_CITIES = 13  # each more city takes twice the time and memory
-MIN_GAIN = (
-    1e-6  # relative to the largest distance; smaller gains may be rounding and cycle for ever
-)
+MIN_GAIN = 1e-6  # of the largest distance; smaller gains may be rounding, and cycle for ever
 MAX_CITIES = 200  # that integer programming solves in seconds
 
 DEFAULT_CITIES = 10  # of tours made here
@@ -353,7 +351,7 @@ def fit_frame(points: Tensor) -> Frame:
     if bool((low >= 0).all() and (high <= 1).all()):
         return Frame()
     scale = float((high - low).max())
-    ensure(scale > 0, "all points are one")
+    ensure(scale > 0, "all points of the tour are equal")
     x, y = ((low + high - scale) / 2).tolist()
     return Frame((x, y), scale)
 

@@ -80,11 +80,11 @@ def _r_hat(chains: np.ndarray) -> float:
     References: Gelman and Rubin 1992; Vehtari et al. 2021, eq. 1 to 4.
     """
     length = chains.shape[1]
-    within = chains.var(1, ddof=1).mean()
-    between = length * chains.mean(1).var(ddof=1)
-    if within <= 0:
+    variance_within = chains.var(1, ddof=1).mean()
+    variance_between = length * chains.mean(1).var(ddof=1)
+    if variance_within <= 0:
         return math.inf
-    return float(np.sqrt((between / within + length - 1) / length))
+    return float(np.sqrt((variance_between / variance_within + length - 1) / length))
 
 
 def r_hat(chains: np.ndarray) -> float:
@@ -153,10 +153,10 @@ def _effective_sample_size(chains: np.ndarray) -> float:
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[:, :length].mean(0) / length
 
     # 2. Autocorrelations, which include differences between chains.
-    within = covariance[0] * length / (length - 1)
-    between = chains.mean(1).var(ddof=1) if num_chains > 1 else 0.0
-    total = covariance[0] + between
-    rho = 1 - (within - covariance) / total
+    variance_within = covariance[0] * length / (length - 1)
+    variance_between = chains.mean(1).var(ddof=1) if num_chains > 1 else 0.0
+    total = covariance[0] + variance_between
+    rho = 1 - (variance_within - covariance) / total
     rho[0] = 1.0
 
     # 3. Sums of pairs, up to the first that is not positive, made monotone.
@@ -368,7 +368,7 @@ def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     unseen share of numbers that are 0 or twice the mean, see
     `blackout.confidence_intervals.unseen_share`.
 
-    References: delta method; checked in tests/posterior/test_laws.py; equal logs: this project,
+    References: delta method; checked in tests/posterior/test_samples.py; equal logs: this project,
         checked in tests/posterior/test_parts.py.
     """
     largest = logs.max()

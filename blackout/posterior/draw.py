@@ -82,9 +82,8 @@ def _measurement_setting(request: Mapping[str, Any]) -> Any:
     is_number = type(num_truths) is int and num_truths >= MIN_CALIBRATION_TRUTHS
     if measurement is not None or not is_number:
         raise UserError(
-            "calibrate must be a whole number of at least "
-            f"{MIN_CALIBRATION_TRUTHS}, the number of simulated truths, in place of measurement; "
-            "leave out measurement"
+            "calibrate=N simulates N truths and measures them: N must be a whole number of at "
+            f"least {MIN_CALIBRATION_TRUTHS}, and measurement must be left out"
         )
     return f"model:0-{num_truths - 1}"
 
@@ -102,13 +101,13 @@ class UnusedSetting(NamedTuple):
 
 
 UNUSED_SETTINGS = {
-    "guidance.scale": UnusedSetting(1, "there is no guided distribution of p(x | y)"),
-    "guidance.between": UnusedSetting(None, "there is no guided distribution of p(x | y)"),
+    "guidance.scale": UnusedSetting(1, "the prior is the distribution without guidance"),
+    "guidance.between": UnusedSetting(None, "the prior is the distribution without guidance"),
     "correction.steps": UnusedSetting(0, "reverse runs take no corrector steps"),
     "correction.corrector": UnusedSetting(None, "reverse runs take no corrector steps"),
     "correction.between": UnusedSetting(None, "reverse runs take no corrector steps"),
     "inpainting_particles": UnusedSetting(
-        None, "posterior=overwrite posterior.particles=16 does what inpaint= does"
+        None, "posterior=overwrite posterior.particles=16 weights particles as inpaint= does"
     ),
 }
 GRID_SETTINGS = ("num_steps", "poisson_start")
@@ -135,8 +134,8 @@ def _refuse_unused_settings(settings: Mapping[str, Any], uses_grid: bool) -> Non
     for name in GRID_SETTINGS:
         refuse(
             settings.get(name) is not None,
-            f"sampler.{name} is not for this posterior: a reverse run takes one step per unit of "
-            "the logit of survival; set posterior.sweeps, posterior.moves or posterior.steps",
+            f"sampler.{name} has no effect here: reverse runs take one step per unit of the "
+            "logit of survival; set posterior.sweeps, posterior.moves or posterior.steps",
         )
 
 

@@ -156,14 +156,16 @@ class Run:
         if network_evaluations is None:
             network_evaluations = self.sweep_evaluations
         means = chain_statistics.mean(0).tolist()
-        self.trace.append({
-            "sweep": len(self.trace),
-            "level": level,
-            **dict(zip(CHAIN_STATISTICS, means, strict=True)),
-            "network_evaluations": network_evaluations,
-            "likelihood_evaluations": likelihood_evaluations,
-            "seconds": time.perf_counter() - self._start_time,
-        })  # fmt: skip
+        self.trace.append(
+            {
+                "sweep": len(self.trace),
+                "level": level,
+                **dict(zip(CHAIN_STATISTICS, means, strict=True)),
+                "network_evaluations": network_evaluations,
+                "likelihood_evaluations": likelihood_evaluations,
+                "seconds": time.perf_counter() - self._start_time,
+            }
+        )
 
         # 3. The observer, whose time belongs to no sweep.
         if self.observer is not None:
@@ -231,15 +233,15 @@ class Method(ABC):
         if isinstance(streams, int):
             streams = SampleStreams(streams, torch.arange(num_samples, device=prior.device))
         run = Run(prior, problem, num_samples, streams, start, self.num_sweeps(prior), observer)
-        drawn = self.draw(run)
+        samples = self.draw(run)
         repair = getattr(problem, "repair", None)
-        x = drawn if repair is None else repair(drawn)
+        x = samples if repair is None else repair(samples)
         return PosteriorSamples(
             samples=x,
             log_likelihood=problem.log_likelihood(x.double()),
             trace=run.trace,
             chains=torch.stack(run.chains, 1),
-            num_repaired=(x != drawn).flatten(1).sum(1),
+            num_repaired=(x != samples).flatten(1).sum(1),
             log_evidence=run.log_evidence,
         )
 

@@ -127,6 +127,8 @@ class Noise(ABC):
     """A distribution p(y | m) of measurements y, float64 [n, *measurement].
 
     By default y are integers with expectation m.
+
+    References: this project; checked in tests/posterior/test_parts.py.
     """
 
     # whether log p(y | m) is smooth in m, so that real m between integers make sense
@@ -211,7 +213,14 @@ class Noise(ABC):
 
 @dataclass(frozen=True)
 class Exact(Noise):
-    """No noise: y = m."""
+    """No noise: y = m.
+
+    References: definition of the class.
+
+    Example:
+        >>> Exact().log_prob(torch.tensor([2.0, 3.0]), torch.tensor([2, 2])).tolist()
+        [0.0, -inf]
+    """
 
     smooth: ClassVar[bool] = False
 
@@ -237,6 +246,10 @@ class Flips(Exact):
         ValueError: a penalty that is not positive.
 
     References: Chu et al. 2025, section 4.5.
+
+    Example:
+        >>> Flips(2.0).log_prob(torch.tensor([0.0, 1.0]), torch.tensor([1, 1])).tolist()
+        [-2.0, -0.0]
     """
 
     normalised: ClassVar[bool] = False
@@ -262,6 +275,13 @@ class Binomial(Noise):
         ValueError: a survival outside (0, 1].
 
     References: definition of the binomial; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> m = torch.tensor([[10, 20]])
+        >>> Binomial(0.3).mean(m).tolist()
+        [[3.0, 6.0]]
+        >>> Binomial(0.5).log_prob(torch.tensor([[1.0]]), torch.tensor([[2]])).exp().tolist()
+        [[0.5]]
     """
 
     survival: ParameterMap = 0.3
@@ -324,6 +344,10 @@ class Poisson(Noise):
         ValueError: an exposure or background out of range.
 
     References: definition of the Poisson distribution; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> Poisson(exposure=0.5, background=2.0).mean(torch.tensor([[4, 8]])).tolist()
+        [[4.0, 6.0]]
     """
 
     exposure: ParameterMap = 1.0
@@ -440,6 +464,10 @@ class Gaussian(Noise):
         ValueError: a standard deviation that is not positive.
 
     References: definition of the normal; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> Gaussian(2.0).variance(torch.tensor([[4, 8]])).tolist()
+        [[4.0, 4.0]]
     """
 
     integer_valued: ClassVar[bool] = False
@@ -493,6 +521,13 @@ class Camera(Poisson):
         ValueError: a parameter out of range.
 
     References: this project; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> noise = Camera(exposure=0.5, gain=2.0, offset=100.0, readout=1.5)
+        >>> noise.mean(torch.tensor([[10]])).tolist()
+        [[110.0]]
+        >>> noise.variance(torch.tensor([[10]])).tolist()
+        [[22.25]]
     """
 
     integer_valued: ClassVar[bool] = False

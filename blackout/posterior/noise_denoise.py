@@ -131,11 +131,11 @@ class NoiseDenoise(Method):
             device=x.device,
         )
         particles = Particles(self.candidates, threshold=0.0, retain_first=True)
-        moved = run_particles(plan, tuple(x.shape), streams, particles).samples
-        has_changed = (x != moved).flatten(1).any(1).double()
+        next_x = run_particles(plan, tuple(x.shape), streams, particles).samples
+        has_changed = (x != next_x).flatten(1).any(1).double()
         evaluations = self.candidates * run.sweep_evaluations
-        run.record(t, moved, x, acceptance=has_changed, network_evaluations=evaluations)
-        return moved
+        run.record(t, next_x, x, acceptance=has_changed, network_evaluations=evaluations)
+        return next_x
 
 
 def polish(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:

@@ -53,6 +53,8 @@ class Operator(ABC):
     """A forward operator G for data x [n, *shape], integers or real numbers.
 
     By default it is a black box that returns one number.
+
+    References: this project.
     """
 
     # whether data must be 0 and 1
@@ -133,7 +135,14 @@ class Separable(Operator):
 
 
 class Identity(Separable):
-    """The identity: every element of x is measured."""
+    """The identity: every element of x is measured.
+
+    References: definition of the class.
+
+    Example:
+        >>> Identity()(torch.tensor([[3, 0, 1]])).tolist()
+        [[3.0, 0.0, 1.0]]
+    """
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,12 @@ class Inpaint(Separable):
     Args:
         mask: bool [*shape], True where x is observed. Or an .npy file of it, or an .npz file with
             an array `mask`; masks of images in files have their channels last.
+
+    References: definition of the class.
+
+    Example:
+        >>> Inpaint(torch.tensor([True, False, True])).observed_mask((3,)).tolist()
+        [True, False, True]
     """
 
     mask: Tensor | str
@@ -177,6 +192,12 @@ class InpaintBox(Separable):
     Args:
         rows: first and last hidden row.
         columns: first and last hidden column.
+
+    References: definition of the class; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> InpaintBox((0, 0), (1, 2)).observed_mask((1, 2, 4)).long().tolist()
+        [[[1, 0, 0, 1], [1, 1, 1, 1]]]
     """
 
     rows: Sequence[int] = (2, 5)
@@ -210,6 +231,12 @@ class InpaintRandom(Separable):
     Args:
         hidden: share of hidden elements, in (0, 1).
         seed: seed of the mask.
+
+    References: definition of the class; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> int(InpaintRandom(0.25).observed_mask((8,)).sum())  # six of eight elements
+        6
     """
 
     hidden: float = 0.5
@@ -242,6 +269,12 @@ class Function(Operator):
     Args:
         function: x [n, *shape] -> m [n, *measurement]. x is float64, or of the dtype of a module's
             weights.
+
+    References: definition of the class; checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> Function(lambda x: x.cumsum(1))(torch.tensor([[1, 2, 3]])).tolist()
+        [[1.0, 3.0, 6.0]]
     """
 
     function: Callable[[Tensor], Tensor]
@@ -300,6 +333,10 @@ class Pool(LinearOperator):
         size: side of a block, which must divide the sides of the image.
 
     References: checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> Pool(2)(torch.arange(16).view(1, 1, 4, 4)).tolist()
+        [[[[10.0, 18.0], [42.0, 50.0]]]]
     """
 
     size: int = 2
@@ -309,7 +346,7 @@ class Pool(LinearOperator):
         """Return the number of blocks in each direction, and of channels."""
         is_divisible = self.size >= 1 and not any(side % self.size for side in shape[-2:])
         if len(shape) not in (1, 3) or not is_divisible:
-            raise ValueError(f"size={self.size} does not divide the sides of data of shape {shape}")
+            raise ValueError(f"size={self.size} must divide the sides of the data, {shape}")
         return (*shape[:-2], *(side // self.size for side in shape[-2:]))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -347,6 +384,12 @@ class Blur(LinearOperator):
         width: standard deviation in pixels.
 
     References: checked in tests/posterior/test_parts.py.
+
+    Example:
+        >>> x = torch.zeros(1, 1, 3, 3)
+        >>> x[0, 0, 1, 1] = 16
+        >>> Blur(3, 1.0)(x).round().tolist()
+        [[[[1.0, 2.0, 1.0], [2.0, 3.0, 2.0], [1.0, 2.0, 1.0]]]]
     """
 
     size: int = 3
@@ -398,6 +441,8 @@ class Matrix(LinearOperator):
         >>> operator = Matrix(torch.tensor([[1.0, 2.0, 0.5]]))
         >>> operator(torch.tensor([[4, 1, 2]])).tolist()
         [[7.0]]
+
+    References: definition of the class.
     """
 
     matrix: Tensor | str
@@ -498,6 +543,13 @@ class Xor(Pairs):
     """Exclusive or: 1 where the two elements of a pair differ.
 
     References: Chu et al. 2025, eq. 15.
+
+    Example:
+        >>> x = torch.tensor([[0, 1, 1, 0]])
+        >>> Xor(0.5).pairs((4,)).tolist()
+        [[1, 0], [3, 3]]
+        >>> Xor(0.5)(x).tolist()
+        [[1.0, 0.0]]
     """
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -513,6 +565,13 @@ class And(Pairs):
     """Logical and: 1 where both elements of a pair are 1.
 
     References: Chu et al. 2025, eq. 15.
+
+    Example:
+        >>> x = torch.tensor([[0, 1, 1, 1]])
+        >>> And(0.5).pairs((4,)).tolist()
+        [[1, 0], [3, 3]]
+        >>> And(0.5)(x).tolist()
+        [[1.0, 0.0]]
     """
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -564,6 +623,11 @@ class Decoded(Operator):
             chains start at the measurement; None starts them at samples of the prior.
 
     References: Chu et al. 2025, appendix D.1.
+
+    Example:
+        >>> operator = Decoded(lambda x: 2 * x, (3,), Identity())
+        >>> operator(torch.tensor([[3, 0, 1]])).tolist()
+        [[6.0, 0.0, 2.0]]
     """
 
     decoder: Callable[[Tensor], Tensor]

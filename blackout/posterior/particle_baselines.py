@@ -34,9 +34,8 @@ from blackout.random import SampleStreams, systematic_resampling, uniform
 # state are not independent (docs/explanation/posteriors.md)
 EXPECTED_DATA_FACTOR = 0.5
 DEFAULT_ROLLOUTS = 4  # one-step samples by which a state is valued otherwise
-MAX_NEIGHBOURS = (
-    20_000  # of a state; every step of a guided run evaluates the network once for each
-)
+# neighbours of a state: every step of a guided run evaluates the network once for each
+MAX_NEIGHBOURS = 20_000
 POLISH_KEY = -3  # random numbers of moves after the last step
 
 
@@ -90,7 +89,7 @@ class SMC(Method):
 
     References: Chu et al. 2025, appendix C.2.3 and eq. 55 and 56; Li et al. 2024 (SVDD-PM);
         Del Moral et al. 2006, section 3.2 (evidence); values of states: this project, checked in
-        tests/posterior/test_laws.py.
+        tests/posterior/test_samples.py.
     """
 
     follows_grid: ClassVar[bool] = True
@@ -237,8 +236,10 @@ class SMC(Method):
         # Systematic resampling sorts particles, but the first one is the final sample: rotate
         # them by an independent number
         rotation = (u * 1e6).long() % num_particles
-        drawn = systematic_resampling(weight, u).gather(1, (identity + rotation) % num_particles)
-        ancestors = torch.where(resampled, drawn, identity)
+        new_ancestors = systematic_resampling(weight, u).gather(
+            1, (identity + rotation) % num_particles
+        )
+        ancestors = torch.where(resampled, new_ancestors, identity)
         return Resampling(ancestors, torch.where(resampled, 0.0, log_weight), log_mean)
 
 
@@ -310,17 +311,17 @@ class SteeredParticles(Method):
             data_mean=prior.data_mean,
             device=prior.device,
         )
-        drawn = steering.run(plan, (run.num_samples, *prior.shape), run.streams)
+        result = steering.run(plan, (run.num_samples, *prior.shape), run.streams)
         evaluations_per_step = self.num_neighbours(prior) + 2 if self.guided else 1
         evaluations = self.particles * (len(prior.times) - 1) * evaluations_per_step
         run.record(
             prior.final_time,
-            drawn.samples,
+            result.samples,
             likelihood_evaluations=max(evaluations, self.particles * self.draws),
             network_evaluations=evaluations,
         )
-        run.log_evidence = drawn.log_normaliser
-        return drawn.samples
+        run.log_evidence = result.log_normaliser
+        return result.samples
 
 
 @dataclass(frozen=True)
@@ -334,6 +335,8 @@ class Overwrite(Method):
         particles: of every sample.
         steps: evenly spaced in the logit of survival between the ends of the sampler's grid; None
             for that grid.
+
+    References: Song et al. 2021, appendix I.2 (imputation).
     """
 
     follows_grid: ClassVar[bool] = True

@@ -441,7 +441,7 @@ def find_possible_state(
     shape = tuple(x.shape[1:])
     relaxed = coupling.relax(problem, shape, t)
     lower_levels = (t * SEARCH_LEVEL_RATIO**k for k in range(1, NUM_SEARCH_LEVELS + 1))
-    drawn = (
+    lower_states = (
         coupling.draw(x, level, streams.step(k)) for k, level in enumerate(lower_levels, start=1)
     )
     alternatives = [x]
@@ -449,7 +449,7 @@ def find_possible_state(
     if estimate is not None:
         alternatives.append(estimate.to(x.device).ceil().clamp(0, coupling.process.max_count))
     z = coupling.draw(x, t, streams.step(0))
-    for candidate in itertools.chain(drawn, alternatives):
+    for candidate in itertools.chain(lower_states, alternatives):
         impossible = torch.isneginf(relaxed.log_likelihood(z))
         if not bool(impossible.any()):
             return z

@@ -60,7 +60,7 @@ class StepProgressBar(StepCallback, RichProgressBar):
         self._start_step = self.boundary
         self._start_time = self.last_time
 
-    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_step_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Update the bar, or print a line."""
         self._update_bar(trainer, pl_module)
         if self._is_interactive or not trainer.is_global_zero:
@@ -161,9 +161,9 @@ class SampleGrid(StepCallback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw the last picture despite signals: a finished run does not continue later."""
         if trainer.global_step != self.boundary and trainer.global_step % self.every == 0:
-            self.at_boundary(trainer, pl_module, None)
+            self.on_step_boundary(trainer, pl_module, None)
 
-    def at_boundary(
+    def on_step_boundary(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
@@ -223,7 +223,7 @@ class Throughput(StepCallback):
         self.every = trainer.log_every_n_steps or sys.maxsize
         self.pause()
 
-    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_step_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log if it is due, and start measuring if it was paused."""
         self._log_when_due(trainer)
         if self._start is None:
@@ -375,7 +375,7 @@ class Scores(StepCallback):
         if self.every_n_steps is not None and not _validates(trainer):
             self.every = self.every_n_steps
 
-    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_step_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw samples and score them, for the loggers."""
         check_finite(trainer)
         if self.missing:

@@ -125,9 +125,7 @@ class Checkpoints(StepCallback, Checkpoint):
         restore_best: bool = False,
         signals_every_n_steps: int = 10,
     ) -> None:
-        check_at_least_one(
-            every_n_steps=every_n_steps, signals_every_n_steps=signals_every_n_steps
-        )
+        check_at_least_one(every_n_steps=every_n_steps, signals_every_n_steps=signals_every_n_steps)
         ensure(mode in ("min", "max"), f"mode must be min or max, not {mode}")
         self._directory = Path(directory)
         self.every = every_n_steps
@@ -226,7 +224,7 @@ class Checkpoints(StepCallback, Checkpoint):
             num_steps = state["_batches_that_stepped"] + 1
             loop.on_load_checkpoint({**state, "_batches_that_stepped": num_steps})
 
-    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_step_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save if it is due or a signal has arrived, and stop the run on a signal."""
         signum = signals.agreed()
         if signum or self.boundary % self.every == 0:

@@ -207,9 +207,7 @@ def _check_archive(path: Path) -> None:
         # 2. The tensors are not compressed, so together they are smaller than the file.
         is_compressed = any(member.compress_type for member in members)
         if is_compressed or sum(member.file_size for member in members) > size:
-            raise UserError(
-                f"{path} is no checkpoint: its tensors are said to be larger than the file"
-            )
+            raise UserError(f"{path} is no checkpoint: it announces tensors larger than the file")
 
         # 3. The hash.
         if not comment:
@@ -398,7 +396,7 @@ def _check_same_description(saved: Mapping[str, Any], config: Plain, path: Path)
         value = values.get(key)
         if saved_value != value:
             raise UserError(
-                f"{path} is of another run: {key} is {saved_value} there and {value} here"
+                f"{path} belongs to another run: {key} is {saved_value} in it and {value} here"
             )
 
 
@@ -413,7 +411,7 @@ def _check_same_shapes(checkpoint: Mapping[str, Any], state: Mapping[str, Any], 
     difference = first_difference(checkpoint["state_dict"], state)
     refuse(
         difference is not None,
-        f"{path} does not fit: weight {difference} is only there or here, or of another shape",
+        f"{path} does not fit: weight {difference} is missing in it or here, or has another shape",
     )
     shapes = {torch.Size(), *(value.shape for value in state.values())}
     for optimizer in checkpoint["optimizer_states"]:

@@ -298,7 +298,7 @@ def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
         smaller = max(batch_size, 0) // world_size * world_size
         nearest = [size for size in (smaller, smaller + world_size) if size > 0]
         raise ValueError(
-            "batch_size counts the samples of all processes together: must be a positive multiple "
-            f"of their number, {world_size}, got {batch_size}; "
+            "batch_size, the samples of all processes together, must be a positive multiple of "
+            f"the number of processes, {world_size}, got {batch_size}; "
             f"nearest: {' or '.join(map(str, nearest))}"
         )

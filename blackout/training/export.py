@@ -165,7 +165,7 @@ def check_replaceable(directory: Path) -> None:
         for name in names:
             path = Path(folder, name)
             is_file = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
-            refuse(not is_file, f"{path} is a pipe or a device, which cannot be kept: remove it")
+            refuse(not is_file, f"{path} is a pipe or a device, which cannot be copied: remove it")
 
 
 def _read_exported_description(directory: Path) -> dict[str, Any]:
@@ -295,6 +295,15 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
 
     Raises:
         UserError: there is no model at `path`, or it is damaged or has another format.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from blackout import from_data
+        >>> model = from_data(torch.arange(80).view(20, 4) % 9)  # untrained
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save_pretrained(f"{folder}/model")
+        ...     load_model(f"{folder}/model").sample(2, num_steps=3).shape
+        torch.Size([2, 4])
     """
     model, _ = load_trained(path, {"data_dir": "data"}, trusted)
     return model
@@ -418,7 +427,7 @@ def _read_export(directory: Path) -> ModelContents:
         tensors = load_file(directory / WEIGHTS_FILE)
     except FileNotFoundError as error:
         file_name = Path(error.filename or WEIGHTS_FILE).name
-        raise UserError(f"{directory} is not a whole model: {file_name} is missing") from None
+        raise UserError(f"{directory} is incomplete: {file_name} is missing") from None
     except SafetensorError as error:
         raise UserError(f"{directory} is damaged: {error}") from None
     description = check_description(description, directory)

@@ -76,8 +76,8 @@ class ComponentFamily(ABC):
             UserError: the data are divided already, or `validation` is out of range.
         """
         raise UserError(
-            "validation: these data have validation data of their own; "
-            "leave it out, it divides arrays of counts"
+            "validation: these data have validation data of their own; leave validation out, "
+            "which is for arrays of counts"
         )
 
     @abstractmethod
@@ -193,7 +193,7 @@ class ComponentFamily(ABC):
         missing = [part for part in self.parts if not is_component(description["model"].get(part))]
         if missing:
             raise UserError(
-                f"this is not the description of a whole model: {', '.join(missing)} missing"
+                f"the description of the model is incomplete: {', '.join(missing)} missing"
             )
 
     def build_parts(self, description: Plain, *names: str) -> dict[str, Any]:
@@ -380,7 +380,7 @@ def make_dataset(
             dataset = component_from_file(dataset, "dataset", settings["data_dir"], trusted)
     if not dataset:
         is_training = description is None
-        reason = "" if is_training else "the model does not say which dataset it is of: "
+        reason = "" if is_training else "the model does not name its dataset: "
         raise UserError(f"{reason}dataset=... must be given")
 
     # 2. Read its counts in the units of the model, which another file cannot tell.

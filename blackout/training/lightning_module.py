@@ -288,7 +288,7 @@ class StepCallback(Callback, ABC):
         if self.acts_next or has_signal or is_due:
             self.acts_next = False
             self.last_time = now
-            self.at_boundary(trainer, pl_module)
+            self.on_step_boundary(trainer, pl_module)
 
     def _may_have_signal(self, trainer: pl.Trainer) -> bool:
         """Whether to ask for signals: if one has arrived here, or all processes agree on them now.
@@ -306,7 +306,7 @@ class StepCallback(Callback, ABC):
         )
 
     @abstractmethod
-    def at_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_step_boundary(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Do what is due after step number `boundary`."""
 
 

@@ -1,7 +1,8 @@
-"""A torch device called `simulated` where there is no accelerator: PyTorch's public interface for devices of others.
+"""A torch device called `simulated`, for tests on machines without an accelerator.
 
-Its tensors live in host memory, but as on CUDA they cannot be mixed with CPU tensors, and as with NCCL its process
-group takes no CPU tensors. It finds tensors that are made on the wrong device, and says nothing about kernels or speed.
+It uses PyTorch's public interface for devices of other vendors. Its tensors live in host memory,
+but as on CUDA they cannot be mixed with CPU tensors, and as with NCCL its process group takes no
+CPU tensors. It finds tensors that are made on the wrong device; it tests neither kernels nor speed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ NAME = "simulated"
 
 
 def install() -> None:
-    """Build the device, in a minute at first, and register it and its process group with PyTorch."""
+    """Build the device, which takes a minute the first time, and register it with PyTorch."""
     source = Path(__file__).with_name("simulated.cpp")
     built = cpp_extension.load("blackout_simulated_device", [str(source)], extra_cflags=["-O1"])
     torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, device_module())  # the way of PyTorch's guide to devices of others
+    # PyTorch's guide to devices of other vendors uses this private function as well
+    torch._register_device_module(NAME, device_module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 
     def collectives(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -33,7 +35,7 @@ def install() -> None:
 
 
 def device_module() -> types.ModuleType:
-    """What `torch.simulated` is: one device, which draws from the CPU's generator."""
+    """Return the module `torch.simulated`: one device, which draws from the CPU's generator."""
     module: Any = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
     module.is_initialized = lambda: True

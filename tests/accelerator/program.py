@@ -1,6 +1,7 @@
-"""`python -m tests.accelerator.program train|sample <settings>`: a program on the device `simulated`.
+"""Run a command on the device `simulated`: `python -m tests.accelerator.program train SETTINGS`.
 
-The last line says on which devices networks were evaluated, in order: `evaluated on: cpu, simulated`.
+The last line of output lists the devices on which networks were evaluated, in order, such as
+`evaluated on: cpu, simulated`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ SETTINGS = {
     "train": (f"trainer.accelerator={accelerator.NAME}", "trainer.precision=32-true"),
     "sample": (f"device={accelerator.NAME}",),
 }
+# Lightning would choose strategies of CUDA for an unknown accelerator
+STRATEGY = "pytorch_lightning.strategies.SingleDeviceStrategy"
 ONE_PROCESS = (
     "trainer.devices=1",
-    f"trainer.strategy={{_target_: pytorch_lightning.strategies.SingleDeviceStrategy, device: '{DEVICE}'}}",
+    f"trainer.strategy={{_target_: {STRATEGY}, device: '{DEVICE}'}}",
 )
 SEVERAL_PROCESSES = ("trainer.strategy={_target_: tests.accelerator.program.DDPWithoutStreams}",)
-"""Further settings of `train`: Lightning chooses CUDA's strategies for an accelerator of others."""
 
 
 class SimulatedAccelerator(CPUAccelerator):
@@ -38,22 +40,22 @@ class SimulatedAccelerator(CPUAccelerator):
 
     @staticmethod
     def parse_devices(devices: int | str | list[int]) -> list[int]:
-        """Numbers of devices: as many as wanted, all of them the one."""
+        """Return the numbers of the devices, which are all device 0."""
         return [0] * (devices if isinstance(devices, int) else 1)
 
     @staticmethod
     def get_parallel_devices(devices: list[int]) -> list[torch.device]:
-        """The device for each number."""
+        """Return the device of each number."""
         return [torch.device(DEVICE)] * len(devices)
 
     @staticmethod
     def auto_device_count() -> int:
-        """One."""
+        """Return the number of devices."""
         return 1
 
     @staticmethod
     def is_available() -> bool:
-        """Whether there is one: always."""
+        """Return whether the device exists."""
         return True
 
     @staticmethod
@@ -81,7 +83,12 @@ def main(program: str, words: list[str]) -> None:
                 devices.append(weight.device.type)
 
     strategy = SEVERAL_PROCESSES if "WORLD_SIZE" in os.environ else ONE_PROCESS
-    sys.argv = [f"{program}.py", *SETTINGS[program], *(strategy if program == "train" else ()), *words]
+    sys.argv = [
+        f"{program}.py",
+        *SETTINGS[program],
+        *(strategy if program == "train" else ()),
+        *words,
+    ]
     from blackout.cli import programs
 
     with register_module_forward_pre_hook(note):

@@ -18,7 +18,9 @@ TWO_PROCESSES = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-nod
 
 pytestmark = [
     pytest.mark.deep,
-    pytest.mark.skipif(shutil.which("c++") is None or shutil.which("ninja") is None, reason="needs c++ and ninja"),
+    pytest.mark.skipif(
+        shutil.which("c++") is None or shutil.which("ninja") is None, reason="needs c++ and ninja"
+    ),
 ]
 
 
@@ -33,7 +35,9 @@ def run(*words: object) -> str:
 
 def devices(output: str) -> list[str]:
     """Where networks were evaluated, in order, by each process."""
-    return [line.split(": ")[1] for line in output.splitlines() if line.startswith("evaluated on: ")]
+    return [
+        line.split(": ")[1] for line in output.splitlines() if line.startswith("evaluated on: ")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +60,11 @@ SMALL = ("network=mlp", "network.body.width=16", "network.body.depth=1")
 SCORED = (*SMALL, "trainer.max_steps=12", "batch_size=32", "callbacks.scores.num_samples=60")
 """Enough training for scores of 60 samples of the digits, which may cost no more than training."""
 BETWEEN = (
-    "callbacks.scores.every_n_steps=6", "callbacks.scores.num_samples_between=40",
-    "callbacks.scores.num_steps_between=2", "trainer.val_check_interval=6",
-)  # fmt: skip
+    "callbacks.scores.every_n_steps=6",
+    "callbacks.scores.num_samples_between=40",
+    "callbacks.scores.num_steps_between=2",
+    "trainer.val_check_interval=6",
+)
 NARROW = ("network.width=16", "network.depth=1", "network.heads=2")
 FAMILIES = {
     "digits": (*SCORED, *BETWEEN),
@@ -67,7 +73,13 @@ FAMILIES = {
     "counts": ("dataset=counts", "dataset.path={counts}", "network.body.width=16"),
     "classes": ("conditional=true", *SMALL),
     "codes": ("family=codes", "dataset=cycles", *NARROW),
-    "factorized": ("family=codes", "recipe=factorized/jigsaws", "dataset=jigsaw_digits", "code=lehmer", "passes=1"),
+    "factorized": (
+        "family=codes",
+        "recipe=factorized/jigsaws",
+        "dataset=jigsaw_digits",
+        "code=lehmer",
+        "passes=1",
+    ),
     "shuffle": ("family=shuffle", "dataset=jigsaw_digits", *NARROW),
     "flow": ("family=flow",),
     "graphs": ("experiment=dnfs/table1", "recipe=flow/sets"),
@@ -89,18 +101,24 @@ SAMPLED: dict[str, tuple[tuple[str, ...], ...]] = {
 def test_nothing_runs_on_the_cpu_after_the_first_step(
     family: str, tmp_path: Path, binary_file: Path, counts_file: Path
 ) -> None:
-    """Training, validation, scores and samples, for the first time and after it has continued."""
+    """Training, validation, scores and samples, of a new run and of a continued one."""
     files = {"binary": binary_file, "counts": counts_file}
-    settings = [word.format(**files) if word.startswith("dataset.path") else word for word in FAMILIES[family]]
+    settings = [
+        word.format(**files) if word.startswith("dataset.path") else word
+        for word in FAMILIES[family]
+    ]
     settings = ["debug=fast", *settings, f"runs_dir={tmp_path}", "run_id=run"]
-    for more in ((), ("trainer.max_steps=14",)):
-        output = run(*PROGRAM, "train", *settings, *more)
-        assert devices(output) == ["cpu, simulated"], output  # on the CPU components are tried before training
-        assert ("(continued)" in output) == bool(more)
+    for further_settings in ((), ("trainer.max_steps=14",)):
+        output = run(*PROGRAM, "train", *settings, *further_settings)
+        # before training, components are tried on the CPU
+        assert devices(output) == ["cpu, simulated"], output
+        assert ("(continued)" in output) == bool(further_settings)
     (directory,) = tmp_path.glob("*/run")
     assert (directory / "samples" / "final.npz").exists()
     for options in SAMPLED.get(family, (("evaluate=true", "likelihood.images=20"),)):
-        assert devices(run(*PROGRAM, "sample", f"ckpt={directory}", "num_samples=20", *options)) == ["simulated"]
+        assert devices(
+            run(*PROGRAM, "sample", f"ckpt={directory}", "num_samples=20", *options)
+        ) == ["simulated"]
 
 
 def test_a_checkpoint_is_a_snapshot_that_nothing_waits_for() -> None:
@@ -132,5 +150,7 @@ def test_two_processes_score_in_a_group_that_refuses_cpu_tensors(tmp_path: Path)
 
     options = ["num_samples=20", "sampler.batch_size=10", "evaluate=true", "likelihood.images=20"]
     options.append(f"out={tmp_path / 'samples'}")
-    drawn = run(*TWO_PROCESSES, *PROGRAM, "sample", f"ckpt={tmp_path / 'one' / 'digits' / 'run'}", *options)
-    assert devices(drawn) == ["simulated"] * 2
+    sampled = run(
+        *TWO_PROCESSES, *PROGRAM, "sample", f"ckpt={tmp_path / 'one' / 'digits' / 'run'}", *options
+    )
+    assert devices(sampled) == ["simulated"] * 2

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.posterior import ALONE, OF_A_MODEL, main
+from benchmarks.posterior import MODEL_TABLES, TABLES, main
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.deep
@@ -15,13 +15,13 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("posterior")
 
 
-@pytest.mark.parametrize("table", [*ALONE, *(table for table in OF_A_MODEL if table != "ratios")])
+@pytest.mark.parametrize("table", sorted({*TABLES, *MODEL_TABLES} - {"ratios"}))
 def test_every_table_is_made(run, runs, table, tmp_path):  # noqa: F811
-    if table in OF_A_MODEL and not (runs / "digits" / "a").exists():
+    if table in MODEL_TABLES and not (runs / "digits" / "a").exists():
         options = (*TINY, "trainer.max_steps=2", "run_id=a", f"runs_dir={runs}", "metrics=none")
         assert run("train", *options).code == 0
-    of_model = [f"--model={runs / 'digits' / 'a'}"] if table in OF_A_MODEL else []
-    main(["--quick", "--what", table, *of_model, "--json", str(tmp_path / "found.json")])
+    model_options = [f"--model={runs / 'digits' / 'a'}"] if table in MODEL_TABLES else []
+    main(["--quick", "--what", table, *model_options, "--json", str(tmp_path / "found.json")])
     rows = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert len(rows) == ROWS[table]
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with MNIST and CIFAR-10: $BLACKOUT_DATA, ``data``, or unpacked from a neighbouring checkout."""
+    """A folder with MNIST and CIFAR-10: $BLACKOUT_DATA, `data`, or archives of a neighbour."""
     for folder in (Path(os.environ.get("BLACKOUT_DATA", "data")), ROOT / "data"):
         if (folder / "MNIST/raw").is_dir() and (folder / "cifar-10-batches-py").is_dir():
             return folder.resolve()

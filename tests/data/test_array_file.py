@@ -52,9 +52,9 @@ def test_types_that_can_hold_counts(tmp_path: Path, dtype: str) -> None:
     assert torch.cat([data.train, data.val, data.test]).long().sum() == (SPECTRA % 2).sum()
 
 
-def test_archives(tmp_path: Path) -> None:
+def test_an_archive_may_hold_its_own_splits(tmp_path: Path) -> None:
     labels = np.arange(50) % 5
-    given = counts(
+    with_split = counts(
         save(
             tmp_path,
             train=SPECTRA[:40],
@@ -63,8 +63,11 @@ def test_archives(tmp_path: Path) -> None:
             test_labels=labels[40:],
         )
     )
-    assert torch.equal(given.test, torch.from_numpy(SPECTRA[40:]).int())
-    assert given.test_labels is not None and given.test_labels.tolist() == labels[40:].tolist()
+    assert torch.equal(with_split.test, torch.from_numpy(SPECTRA[40:]).int())
+    assert (
+        with_split.test_labels is not None
+        and with_split.test_labels.tolist() == labels[40:].tolist()
+    )
     named = counts(
         save(tmp_path, counts=SPECTRA, energies=np.linspace(0, 1, 7), labels=labels), holdout=0.2
     )
@@ -82,20 +85,26 @@ def test_validation_data_are_those_of_the_file_or_taken_from_its_training_data(
     splits = {"train": slice(30), "val": slice(30, 40), "test": slice(40, 50)}
     arrays = {name: SPECTRA[part] for name, part in splits.items()}
     arrays |= {f"{name}_labels": labels[part] for name, part in splits.items()}
-    given = counts(save(tmp_path, **arrays))
+    with_split = counts(save(tmp_path, **arrays))
     assert (
-        torch.equal(given.val, torch.from_numpy(SPECTRA[30:40]).int())
-        and given.merge_validation() is given
+        torch.equal(with_split.val, torch.from_numpy(SPECTRA[30:40]).int())
+        and with_split.merge_validation() is with_split
     )
-    assert given.val_labels is not None and given.val_labels.tolist() == labels[30:40].tolist()
+    assert (
+        with_split.val_labels is not None
+        and with_split.val_labels.tolist() == labels[30:40].tolist()
+    )
     del arrays["val"], arrays["val_labels"]
-    taken = counts(save(tmp_path, **arrays), validation=0.5)
-    assert (len(taken.train), len(taken.val), len(taken.test)) == (15, 15, 10)
-    assert taken.val_labels is not None and torch.bincount(taken.val_labels).tolist() == [3] * 5
-    assert torch.equal(taken.merge_validation().train, torch.from_numpy(SPECTRA[:30]).int())
+    without_val = counts(save(tmp_path, **arrays), validation=0.5)
+    assert (len(without_val.train), len(without_val.val), len(without_val.test)) == (15, 15, 10)
+    assert (
+        without_val.val_labels is not None
+        and torch.bincount(without_val.val_labels).tolist() == [3] * 5
+    )
+    assert torch.equal(without_val.merge_validation().train, torch.from_numpy(SPECTRA[:30]).int())
     without = counts(save(tmp_path, train=SPECTRA[:30], test=SPECTRA[40:]), validation=0)
     assert len(without.val) == without.size("val") == 0 and torch.equal(
-        without.train, taken.merge_validation().train
+        without.train, without_val.merge_validation().train
     )
 
 
@@ -246,9 +255,13 @@ def test_letters_of_a_table_are_counts_and_other_columns_labels(tmp_path: Path) 
         torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()
     ).item() == 3 * 80
     for settings, message in (
-        ({"sequences": "hepg2"}, "must be a column of words"), ({"sequences": "nothing"}, "must be a column of words"),
-        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is not one of letters=ACG"),
+        ({"sequences": "hepg2"}, "must be a column of words"),
+        ({"sequences": "nothing"}, "must be a column of words"),
+        (
+            {"sequences": "seq", "letters": "ACG"},
+            "'T' at place 3 of row 0 is not one of letters=ACG",
+        ),
         ({"sequences": "seq", "letters": "AACGT"}, "letters must differ"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError, match=message):
             counts(tmp_path / "enhancers.csv", **settings)  # type: ignore[arg-type]

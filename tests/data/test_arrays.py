@@ -56,8 +56,8 @@ def test_fingerprint_depends_on_values_order_shape_and_type() -> None:
         == data.fingerprint("test")
         == make(counts.int(), counts).fingerprint()
     )
-    for other in (counts.flip(0), counts.view(4, 1, 1, 2), counts + 1):
-        assert make(other, other).fingerprint() != data.fingerprint()
+    for other_counts in (counts.flip(0), counts.view(4, 1, 1, 2), counts + 1):
+        assert make(other_counts, other_counts).fingerprint() != data.fingerprint()
     assert make(counts, counts, 300).fingerprint() != data.fingerprint()
 
 

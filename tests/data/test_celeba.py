@@ -17,7 +17,7 @@ from blackout.errors import UserError
 
 @pytest.fixture
 def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a CelebA of seven faces: three to train on, two to validate, two to test; face k is 36 k bright."""
+    """A CelebA of seven faces: 3 for training, 2 validation, 2 test; face k has brightness 36 k."""
     home = tmp_path / "celeba"
     (home / "img_align_celeba").mkdir(parents=True)
     names = [f"{k:06}.jpg" for k in range(1, 8)]
@@ -57,8 +57,8 @@ def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.Mon
     ).abs().max() < 2
     assert not list(faces.rglob("*.part"))
     monkeypatch.setattr(blackout.data.celeba, "load_images", pytest.fail)
-    again = celeba64(faces)
-    assert again.fingerprint() == data.fingerprint()
+    reloaded = celeba64(faces)
+    assert reloaded.fingerprint() == data.fingerprint()
 
 
 def test_validation_faces_are_not_decoded_where_none_are_wanted(faces: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_central_140_pixels_are_taken(faces: Path) -> None:
     assert (celeba64(faces).test[0] == 255).all()
 
 
-def test_damage_is_named(faces: Path) -> None:
+def test_damaged_images_are_named(faces: Path) -> None:
     image = faces / "celeba/img_align_celeba/000003.jpg"
     image.write_bytes(image.read_bytes()[:300])
     with pytest.raises(UserError, match=r"000003\.jpg: cannot be read as an image"):
@@ -105,7 +105,7 @@ def test_a_damaged_cache_is_named(faces: Path, damage: str) -> None:
         celeba64(faces)
 
 
-def test_missing_tables_are_asked_for(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tables_are_named(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_network(self: CelebA) -> None:
         raise OSError("no network in tests")
 

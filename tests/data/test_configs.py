@@ -28,7 +28,7 @@ def test_every_source_has_a_section() -> None:
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_it_lists_what_must_be_given_and_how_the_data_are_divided(name: str) -> None:
+def test_every_option_is_an_argument_and_required_ones_are_missing(name: str) -> None:
     section = SECTIONS[name]
     assert section._target_ == f"blackout.data.{name}"
     defaults = {

@@ -43,7 +43,7 @@ def test_no_digit_is_in_two_splits() -> None:
     assert not train & val and not train & test and not val & test
 
 
-def test_validation_digits_go_back_to_where_they_were() -> None:
+def test_merged_validation_digits_return_to_their_places() -> None:
     data = digits()
     official = digits(validation=0)
     assert len(official.train) == 1438 and len(official.val) == 0
@@ -69,7 +69,7 @@ def test_patches_are_crops_of_their_own_part_of_a_photograph() -> None:
     temple, flower = (
         torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images
     )
-    # the first and the last crop of each part: the borders between the parts are at columns 448 and 512 of 640
+    # the first and the last crop of each part, whose borders are at columns 448 and 512 of 640
     assert torch.equal(data.train[0], temple[:, :32, :32])
     assert torch.equal(data.train[2649], temple[:, 392:424, 416:448])
     assert torch.equal(data.val[0], temple[:, :32, 448:480])

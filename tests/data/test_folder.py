@@ -57,7 +57,7 @@ def test_resizing_is_antialiased(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "webp", "bmp", "tif", "ppm"])
-def test_formats(tmp_path: Path, suffix: str) -> None:
+def test_images_of_every_format_are_read(tmp_path: Path, suffix: str) -> None:
     for k in range(2):
         save(tmp_path / f"{k}.{suffix}")
     (tmp_path / "notes.txt").write_text("not an image")
@@ -88,7 +88,8 @@ def test_palettes_and_bilevel_images_are_looked_up(tmp_path: Path) -> None:
 def test_mixed_channels_need_a_choice(tmp_path: Path) -> None:
     save(tmp_path / "a.png", mode="RGB")
     save(tmp_path / "b.png", mode="RGBA")
-    message = r"b\.png has 4 channels but .*a\.png has 3: choose one number for all with dataset.channels=1|2|3|4"
+    message = r"b\.png has 4 channels but .*a\.png has 3: choose one number for all with "
+    message += r"dataset\.channels=1\|2\|3\|4"
     with pytest.raises(ValueError, match=message):
         image_folder(tmp_path, size=8)
     assert image_folder(tmp_path, size=8, holdout=0.5, channels=3).shape == (3, 8, 8)
@@ -203,17 +204,17 @@ def test_bad_arguments_are_refused(tmp_path: Path, arguments: dict[str, int], me
 
 def test_frames_other_files_and_images_outside_of_classes_are_named(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8)).astype(np.uint8)
-    for k, one in enumerate(pixels):
+    for k, array in enumerate(pixels):
         (tmp_path / "ab"[k % 2]).mkdir(exist_ok=True)
-        Image.fromarray(one).save(tmp_path / "ab"[k % 2] / f"{k}.png")
+        Image.fromarray(array).save(tmp_path / "ab"[k % 2] / f"{k}.png")
     assert image_folder(tmp_path, size=8).class_names == ("a", "b")
     (tmp_path / "labels.csv").write_text("x")
     with pytest.warns(Note, match=r"no suffix of an image: labels\.csv, 1 in all"):
         image_folder(tmp_path, size=8)
     Image.fromarray(pixels[0]).save(tmp_path / "x.png")
-    with pytest.warns(Note, match="no classes, as 1 images are outside"):
+    with pytest.warns(Note, match="not used as classes: 1 images are outside"):
         assert image_folder(tmp_path, size=8).num_classes is None
-    frames = [Image.fromarray(one) for one in pixels]
+    frames = [Image.fromarray(array) for array in pixels]
     frames[0].save(tmp_path / "x.tif", save_all=True, append_images=frames[1:])
     with pytest.raises(UserError, match=r"x\.tif: it has 12 frames, and an image is one"):
         image_folder(tmp_path, size=8)

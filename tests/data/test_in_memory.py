@@ -20,14 +20,19 @@ KINDS = np.array(["x", "y", "z"] * 20)
 
 def check(data: Any, labels: Any = None) -> CountData:
     """Counts of the data are those of the matrix."""
-    made = CountData.from_array(data, labels)
-    rows = torch.cat([made.train, made.val, made.test]).tolist()
+    data_set = CountData.from_array(data, labels)
+    rows = torch.cat([data_set.train, data_set.val, data_set.test]).tolist()
     assert sorted(rows) == sorted(MATRIX.tolist())
-    return made
+    return data_set
 
 
 def test_arrays_of_any_library_are_the_same_counts() -> None:
-    for data in (MATRIX, MATRIX.tolist(), torch.from_numpy(MATRIX), scipy.sparse.csr_matrix(MATRIX)):
+    for data in (
+        MATRIX,
+        MATRIX.tolist(),
+        torch.from_numpy(MATRIX),
+        scipy.sparse.csr_matrix(MATRIX),
+    ):
         check(data)
     check(torch.from_numpy(MATRIX).double().requires_grad_())
     check(np.ma.masked_greater(MATRIX, 99))
@@ -61,7 +66,7 @@ def test_tables_of_pandas() -> None:
     check(table, pandas.Categorical(KINDS, categories=["z", "y", "x", "unused"]))
     with pytest.raises(ValueError, match="column 'kind' is no number: labels='kind', or drop it"):
         check(table.assign(kind=KINDS))
-    with pytest.raises(ValueError, match="two columns have one name"):
+    with pytest.raises(ValueError, match="two columns have the same name"):
         check(pandas.concat([table, table], axis=1))
 
 
@@ -70,19 +75,23 @@ def test_anndata_brings_names_and_columns() -> None:
     pandas = pytest.importorskip("pandas")
     cells = pandas.DataFrame({"kind": KINDS}, index=[f"c{k}" for k in range(60)])
     sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))
-    made = anndata.AnnData(sparse, obs=cells, var=pandas.DataFrame(index=list("abcdef")))
-    data = check(made, "kind")
-    assert data.class_names == ("x", "y", "z") and data.features == tuple("abcdef") and data.from_anndata
+    annotated = anndata.AnnData(sparse, obs=cells, var=pandas.DataFrame(index=list("abcdef")))
+    data = check(annotated, "kind")
+    assert (
+        data.class_names == ("x", "y", "z")
+        and data.features == tuple("abcdef")
+        and data.from_anndata
+    )
     with pytest.raises(ValueError, match="no column 'nonsense', found 'kind'"):
-        check(made, "nonsense")
+        check(annotated, "nonsense")
 
 
 def test_axes_of_xarray_have_names() -> None:
     xarray = pytest.importorskip("xarray")
     check(xarray.DataArray(MATRIX.T, dims=("gene", "cell")))
     frames = np.random.default_rng(0).poisson(5.0, (8, 9, 30))
-    made = CountData.from_array(xarray.DataArray(frames, dims=("y", "x", "time")))
-    assert made.shape == (1, 8, 9)
+    data_set = CountData.from_array(xarray.DataArray(frames, dims=("y", "x", "time")))
+    assert data_set.shape == (1, 8, 9)
     with pytest.raises(ValueError, match="a Dataset has several arrays: give one of 'counts'"):
         check(xarray.Dataset({"counts": (("cell", "gene"), MATRIX)}))
 

@@ -20,10 +20,10 @@ SEEN = GENERATOR.random(MATRIX.shape) < 0.7
 
 def test_observed_entries_are_mirrored_with_their_image() -> None:
     x0 = torch.arange(1, 25).view(2, 1, 3, 4)
-    seen = torch.rand(x0.shape, generator=torch.Generator().manual_seed(0)) < 0.6
-    data = CountData("x", x0, x0, 24, flip=True, train_observed=seen)
+    is_observed = torch.rand(x0.shape, generator=torch.Generator().manual_seed(0)) < 0.6
+    data = CountData("x", x0, x0, 24, flip=True, train_observed=is_observed)
     batch = data.batch("train", torch.arange(2), torch.tensor([0.3, 0.7]))
-    assert torch.equal(batch["observed"], torch.stack([seen[0].flip(-1), seen[1]]))
+    assert torch.equal(batch["observed"], torch.stack([is_observed[0].flip(-1), is_observed[1]]))
     assert torch.equal(batch["x0"], torch.stack([x0[0].flip(-1), x0[1]]) * batch["observed"])
 
 
@@ -84,26 +84,39 @@ def test_imputed_elements_keep_their_means_and_variances() -> None:
 def test_complete_samples_are_those_without_missing_entries() -> None:
     train = torch.from_numpy(MATRIX[:300])
     test = torch.from_numpy(MATRIX[300:])
-    seen = torch.from_numpy(SEEN)
-    data = CountData("x", train, test, 200, train_observed=seen[:300], test_observed=seen[300:])
+    is_observed = torch.from_numpy(SEEN)
+    data = CountData(
+        "x", train, test, 200, train_observed=is_observed[:300], test_observed=is_observed[300:]
+    )
     assert data.without_missing() is not None and len(data.without_missing().train) == int(
-        seen[:300].all(1).sum()
+        is_observed[:300].all(1).sum()
     )
     assert CountData("x", train, test, 200).without_missing() is not None
-    none = torch.zeros_like(seen[300:])
+    none = torch.zeros_like(is_observed[300:])
     assert (
         CountData(
-            "x", train, test, 200, train_observed=seen[:300], test_observed=none
+            "x", train, test, 200, train_observed=is_observed[:300], test_observed=none
         ).without_missing()
         is None
     )
 
 
-@pytest.mark.parametrize(("array", "mask", "message"), [
-    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=finite treats these entries as missing"),
-    (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
-    (np.where(np.arange(4) > 0, MATRIX, np.nan), "finite", "element 0 is missing in every sample"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("array", "mask", "message"),
+    [
+        (
+            np.where(SEEN, MATRIX, np.nan),
+            None,
+            "dataset.mask=finite treats these entries as missing",
+        ),
+        (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
+        (
+            np.where(np.arange(4) > 0, MATRIX, np.nan),
+            "finite",
+            "element 0 is missing in every sample",
+        ),
+    ],
+)
 def test_impossible_masks_are_refused(
     tmp_path: Path, array: Any, mask: str | None, message: str
 ) -> None:
@@ -119,10 +132,16 @@ def test_masks_of_another_shape_are_refused(tmp_path: Path) -> None:
         counts(tmp_path / "x.npz", mask="seen")
 
 
-@pytest.mark.parametrize(("shape", "series", "expected"), [
-    ((30, 2, 8), None, (2, 8)), ((30, 6, 8), None, (1, 6, 8)), ((30, 6, 8), True, (6, 8)),
-    ((30, 2, 8), False, (1, 2, 8)), ((30, 1, 4, 4, 4), None, (1, 4, 4, 4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "series", "expected"),
+    [
+        ((30, 2, 8), None, (2, 8)),
+        ((30, 6, 8), None, (1, 6, 8)),
+        ((30, 6, 8), True, (6, 8)),
+        ((30, 2, 8), False, (1, 2, 8)),
+        ((30, 1, 4, 4, 4), None, (1, 4, 4, 4)),
+    ],
+)
 def test_series_images_and_volumes(
     tmp_path: Path, shape: Any, series: bool | None, expected: Any
 ) -> None:
@@ -135,9 +154,8 @@ def test_series_are_distinguished_from_elements_without_order() -> None:
     time = torch.arange(40) / 6
     bursts = torch.poisson(4 + 3 * torch.sin(time + 6.3 * torch.rand(500, 1))).long()
     shuffled = bursts[:, torch.randperm(40, generator=torch.Generator().manual_seed(0))]
-    copies = torch.cat(
-        [shuffled, shuffled[:, :8].repeat_interleave(2, 1)], 1
-    )  # equal ones stand side by side
+    # elements with a copy next to them
+    copies = torch.cat([shuffled, shuffled[:, :8].repeat_interleave(2, 1)], 1)
     assert CountData("x", bursts, bursts, 99).is_series
     assert not any(CountData("x", counts, counts, 99).is_series for counts in (shuffled, copies))
 

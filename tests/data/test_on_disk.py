@@ -1,4 +1,4 @@
-"""Counts on disk and the same counts in memory: content, order, statistics; files that change or are wrong."""
+"""Counts on disk equal counts in memory; files that change or are damaged are refused."""
 
 import os
 import pickle
@@ -40,9 +40,9 @@ def save_h5ad(path: Path) -> Path:
     anndata = pytest.importorskip("anndata", exc_type=ImportError)
     scipy_sparse = pytest.importorskip("scipy.sparse")
     with pytest.importorskip("pandas").option_context("future.infer_string", False):  # plain text
-        made = anndata.AnnData(scipy_sparse.csr_matrix(CELLS.astype(np.float32)))
-        made.obs["kind"] = np.array(["b", "t"])[np.arange(len(CELLS)) % 2]
-        (made.write_zarr if path.suffix == ".zarr" else made.write_h5ad)(path)
+        table = anndata.AnnData(scipy_sparse.csr_matrix(CELLS.astype(np.float32)))
+        table.obs["kind"] = np.array(["b", "t"])[np.arange(len(CELLS)) % 2]
+        (table.write_zarr if path.suffix == ".zarr" else table.write_h5ad)(path)
     return path
 
 
@@ -109,7 +109,7 @@ def test_rows_on_disk_equal_those_in_memory(tmp_path: Path, kind: str) -> None:
         )
 
 
-def test_rows_are_made_once_and_again_when_the_file_changes(tmp_path: Path) -> None:
+def test_rows_on_disk_are_written_again_when_the_file_changes(tmp_path: Path) -> None:
     path = save_npy(tmp_path / "x.npy", CELLS.astype(float))
     counts(path, in_memory=False)
     (folder,) = tmp_path.glob("x.npy.rows-*")
@@ -138,7 +138,7 @@ def test_a_file_that_changes_under_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"), [(-1, "must not be negative"), (0.5, "must be whole numbers")]
 )
-def test_rows_that_stay_are_checked(tmp_path: Path, value: float, message: str) -> None:
+def test_rows_on_disk_are_checked(tmp_path: Path, value: float, message: str) -> None:
     array = CELLS.astype(np.int64 if value == -1 else np.float64)
     array[-1, 3] = value
     with pytest.raises(UserError, match=rf"{message}, got {value} at index \[699, 3\]"):
@@ -173,7 +173,9 @@ def test_scores_are_those_of_counts_in_memory(
     monkeypatch.setattr(count_scores, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
-    scores = [compare_counts(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
+    scores = [
+        compare_counts(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)
+    ]
     assert scores[0] == scores[1]
     scorer = CountScorer().begin(disk, 12)
     scorer.update({"samples": disk.test[:12]}, torch.arange(12))
@@ -181,9 +183,7 @@ def test_scores_are_those_of_counts_in_memory(
     assert scorer.figure()
 
 
-def test_a_read_that_comes_in_parts_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_in_parts_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of the system gives 2 GiB at most."""
     data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
     expected = data.train[:40]

@@ -105,6 +105,6 @@ def test_groups_are_not_divided() -> None:
 
 
 def test_two_groups_leave_none_for_validation_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match="no validation data: of 2 groups one is left"):
+    with pytest.warns(UserWarning, match="no validation data: of 2 groups, one is needed"):
         rows = split_groups(np.array([1, 1, 2, 2]), 0.1, 0.5, seed=0)
     assert [len(part) for part in rows] == [2, 0, 2]

@@ -44,9 +44,11 @@ def _all_text_is_written() -> Iterator[None]:
     settings = (
         importlib.import_module("anndata").settings if importlib.util.find_spec("anndata") else None
     )
-    known = hasattr(settings, "allow_write_nullable_strings")
+    has_setting = hasattr(settings, "allow_write_nullable_strings")
     with (
-        settings.override(allow_write_nullable_strings=True) if known else contextlib.nullcontext()
+        settings.override(allow_write_nullable_strings=True)
+        if has_setting
+        else contextlib.nullcontext()
     ):
         yield
 
@@ -59,8 +61,10 @@ def write_anndata(path: Path) -> None:
     )
     named = pandas.DataFrame(index=[f"gene {k}" for k in range(5)])
     sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))
-    made = anndata.AnnData(np.log1p(MATRIX), obs=observed, var=named, layers={"counts": sparse})
-    made.write_h5ad(path) if path.suffix == ".h5ad" else made.write_zarr(path)
+    annotated = anndata.AnnData(
+        np.log1p(MATRIX), obs=observed, var=named, layers={"counts": sparse}
+    )
+    annotated.write_h5ad(path) if path.suffix == ".h5ad" else annotated.write_zarr(path)
 
 
 def write(path: Path) -> dict[str, Any]:
@@ -122,8 +126,8 @@ def test_a_library_that_is_not_installed_is_named(
 
 def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
-    seen = np.random.default_rng(1).random(MATRIX.shape) > 0.2
-    anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(seen)}).write_h5ad(
+    is_observed = np.random.default_rng(1).random(MATRIX.shape) > 0.2
+    anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(is_observed)}).write_h5ad(
         tmp_path / "x.h5ad"
     )
     data = counts(tmp_path / "x.h5ad", mask="seen")
@@ -131,15 +135,15 @@ def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
     assert data.val_observed is not None
     assert int(
         data.train_observed.sum() + data.val_observed.sum() + data.test_observed.sum()
-    ) == int(seen.sum())
+    ) == int(is_observed.sum())
 
 
 def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
-        made = file.create_dataset("counts", data=MATRIX, chunks=(20, 5), compression="gzip")
-        chunk = made.id.get_chunk_info(1)
+        dataset = file.create_dataset("counts", data=MATRIX, chunks=(20, 5), compression="gzip")
+        chunk = dataset.id.get_chunk_info(1)
     content = bytearray(path.read_bytes())
     content[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
     path.write_bytes(content)
@@ -156,24 +160,33 @@ def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
     assert data.train.dtype == torch.uint8 and (data.max_count, len(data.train)) == (1, 7200)
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
-    ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
-    ({"labels": "dose", "holdout": 2.0}, "fraction between 0 and 1"),
-    ({"labels": "type"}, "'dose' holds numbers that are not whole"),
-    ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
+        ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
+        ({"labels": "dose", "holdout": 2.0}, "fraction between 0 and 1"),
+        ({"labels": "type"}, "'dose' holds numbers that are not whole"),
+        ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
+    ],
+)
 def test_missing_columns_are_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         counts(write_table(tmp_path / "x.csv"), **settings)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("a,b\n1,2\n3\n", "every row needs as many fields as the first"), ("", "every row needs"),
-    ("a,a\n1,2\n3,4\n", "two columns have the name 'a'"), ("a,b\n1,\n3,4\n", "whole numbers, got nan"),
-    ("a,b\n1,.5\n3,.25\n", "these look log-transformed"), ("a,b\nx,y\nz,w\n", "no column of numbers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3\n", "every row needs as many fields as the first"),
+        ("", "every row needs"),
+        ("a,a\n1,2\n3,4\n", "two columns have the name 'a'"),
+        ("a,b\n1,\n3,4\n", "whole numbers, got nan"),
+        ("a,b\n1,.5\n3,.25\n", "these look log-transformed"),
+        ("a,b\nx,y\nz,w\n", "no column of numbers"),
+    ],
+)
 def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(UserError, match=message):
@@ -230,15 +243,15 @@ def test_no_group_is_in_two_splits(tmp_path: Path) -> None:
     assert (len(train), len(val), len(test)) == (6, 1, 3) and len(train | val | test) == 10
 
 
-def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
+def test_constant_and_equal_features_are_findings(tmp_path: Path) -> None:
     odd = np.column_stack([MATRIX, MATRIX[:, 0], np.full(60, 3)])
     np.save(tmp_path / "x.npy", odd)
     with pytest.warns(UserWarning, match=r"constant: 6: dataset\.exclude=\[6\]") as warned:
         counts(tmp_path / "x.npy")
-    assert any("equal to another: 5" in str(one.message) for one in warned)
+    assert any("equal to another: 5" in str(warning.message) for warning in warned)
 
 
-def test_advice_leads_on(tmp_path: Path) -> None:
+def test_settings_that_an_error_advises_work(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b,c,dose\n" + "1,2,4,.5\n3,4,0,.25\n" * 6)
     with pytest.raises(
         UserError, match=r"'dose' holds .* not whole: dataset\.covariates=dose conditions"

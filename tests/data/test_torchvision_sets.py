@@ -60,10 +60,8 @@ def test_fashion_mnist(fashion: Path) -> None:
 def test_the_last_training_images_are_validation_data(
     fashion: Path, validation: float, number: int
 ) -> None:
-    official, data = (
-        fashion_mnist(fashion, validation=0),
-        fashion_mnist(fashion, validation=validation),
-    )
+    official = fashion_mnist(fashion, validation=0)
+    data = fashion_mnist(fashion, validation=validation)
     assert (
         torch.equal(torch.cat([data.train, data.val]), official.train) and len(data.val) == number
     )
@@ -100,7 +98,7 @@ def test_damaged_files_are_named(fashion: Path, file: str, damage: str) -> None:
         fashion_mnist(fashion)
 
 
-def test_other_files_beside_them_are_left_alone(fashion: Path) -> None:
+def test_other_files_of_the_folder_stay(fashion: Path) -> None:
     (fashion / "FashionMNIST/raw/other-images-idx3-ubyte").write_bytes(b"")
     assert len(fashion_mnist(fashion, validation=1).train) == 5
 
@@ -117,7 +115,9 @@ def test_files_of_two_sets_are_refused(fashion: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "file"), [(mnist, "t10k-labels-idx1-ubyte"), (cifar10, "data_batch_3")]
 )
-def test_absent_sets_say_which_files_to_put_where(tmp_path: Path, source: Any, file: str) -> None:
+def test_a_missing_data_set_names_its_files_and_folder(
+    tmp_path: Path, source: Any, file: str
+) -> None:
     with pytest.raises(
         UserError, match=rf"put .*{file}.* there; downloading failed \(.*no network in tests"
     ) as error:
@@ -126,7 +126,7 @@ def test_absent_sets_say_which_files_to_put_where(tmp_path: Path, source: Any, f
     assert socket.getdefaulttimeout() is None
 
 
-def test_only_what_is_missing_is_asked_for(fashion: Path) -> None:
+def test_only_missing_files_are_named(fashion: Path) -> None:
     (fashion / "FashionMNIST/raw/t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(UserError, match="raw: put t10k-labels-idx1-ubyte there"):
         fashion_mnist(fashion)
@@ -169,7 +169,8 @@ def test_binarization_is_a_threshold_of_the_enlarged_image() -> None:
 
 
 def test_real_mnist(real_data: Path) -> None:
-    data, bits = mnist(real_data, size=32, validation=0), binarized_mnist(real_data, validation=0)
+    data = mnist(real_data, size=32, validation=0)
+    bits = binarized_mnist(real_data, validation=0)
     assert (data.train.shape, data.test.shape) == ((60000, 1, 32, 32), (10000, 1, 32, 32))
     assert data.train.sum().item() == pytest.approx(33.3184 * 60000 * 28 * 28, rel=1e-5)
     assert (data.max_count, data.num_classes) == (255, 10)

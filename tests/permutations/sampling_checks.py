@@ -37,7 +37,7 @@ def draw_codes(
     size: int,
     blocks: Blocks,
     support: Tensor,
-    given: Tensor | None = None,
+    condition: Tensor | None = None,
     generator: RandomSource = None,
     *,
     greedy: bool = False,
@@ -55,8 +55,8 @@ def draw_codes(
         greedy: take the most probable value instead of sampling.
     """
     codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
-    if given is not None:
-        codes = codes + (given.to(support.device) - n)
+    if condition is not None:
+        codes = codes + (condition.to(support.device) - n)
     filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy)
     for filled, _ in filling:
         codes = filled

@@ -109,9 +109,9 @@ def test_inline_is_not_a_distribution_over_permutations():
 
 
 def test_given_digits_are_kept():
-    given = torch.tensor([0, 1, 5, 5, 5])
-    codes = draw_codes(Network(5), 5, 300, balanced_blocks(5, 2), Insertion.support(5), given)
-    assert bool((codes[:, :2] == given[:2]).all()) and len(codes.unique(dim=0)) > 10
+    condition = torch.tensor([0, 1, 5, 5, 5])
+    codes = draw_codes(Network(5), 5, 300, balanced_blocks(5, 2), Insertion.support(5), condition)
+    assert bool((codes[:, :2] == condition[:2]).all()) and len(codes.unique(dim=0)) > 10
     orders = Insertion.decode(codes)
     assert torch.equal(orders[orders < 2].view(-1, 2), torch.tensor([0, 1]).expand(300, 2))
     partial = Lehmer.encode(all_permutations(5)[:60])
@@ -199,7 +199,7 @@ def test_losses_have_gradients_and_ignore_forbidden_logits():
         (7, 0.2044, 0.00257, 0.00662),
     ],
 )
-def test_one_pass_on_cycles_reaches_the_known_share_of_valid_samples(
+def test_perfect_networks_reach_the_published_shares_of_cycles(
     n, lehmer_share, inline_share, valid_share
 ):
     data = cycles(n)

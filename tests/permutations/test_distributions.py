@@ -116,9 +116,9 @@ def test_zero_scores_invert_the_shuffles(n):
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_the_inverse_riffle_is_the_sum_over_choices_of_packets(n):
     riffle = make_distribution(InverseRiffle, n)
-    left = torch.cartesian_prod(*[torch.tensor([False, True])] * n).view(-1, n)
-    p = torch.where(left, riffle.scores.sigmoid(), (-riffle.scores).sigmoid()).prod(-1)
-    orders = (~left).to(torch.uint8).argsort(dim=-1, stable=True)
+    is_left = torch.cartesian_prod(*[torch.tensor([False, True])] * n).view(-1, n)
+    p = torch.where(is_left, riffle.scores.sigmoid(), (-riffle.scores).sigmoid()).prod(-1)
+    orders = (~is_left).to(torch.uint8).argsort(dim=-1, stable=True)
     for order in all_permutations(n):
         expected = float(p[(orders == order).all(-1)].sum())
         assert float(riffle.log_prob(order).exp()) == pytest.approx(expected, abs=1e-12)
@@ -213,7 +213,7 @@ def test_rows_without_a_free_item_lose_their_mass():
     distribution = GeneralizedPlackettLuce(scores)
     assert distribution.log_prob(all_permutations(2)).exp().tolist() == [0.0, 0.5]
     assert distribution.top(5)[0].tolist() == [[1, 0]]
-    with pytest.raises(ValueError, match="left no item"):
+    with pytest.raises(ValueError, match="leave no item"):
         distribution.sample(Size([64]), torch.Generator().manual_seed(0))
     # no item may come first
     first = torch.tensor([[-torch.inf, -torch.inf], [0.0, 0.0]], requires_grad=True)

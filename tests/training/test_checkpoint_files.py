@@ -25,7 +25,11 @@ from tests import processes
 
 
 def content(step):
-    return {"state_dict": {"w": torch.full((300,), float(step))}, "blackout": {}, "global_step": step}
+    return {
+        "state_dict": {"w": torch.full((300,), float(step))},
+        "blackout": {},
+        "global_step": step,
+    }
 
 
 def step_of(path):
@@ -42,15 +46,15 @@ def last(tmp_path):
     return tmp_path / "last.ckpt"
 
 
-def test_the_one_before_is_kept_and_both_have_their_hash(last):
+def test_the_previous_checkpoint_is_kept_and_both_have_a_hash(last):
     assert step_of(last) == 2 and step_of(last.with_name("previous.ckpt")) == 1
     assert sorted(path.name for path in last.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]
     for path in (last, last.with_name("previous.ckpt")):
         with zipfile.ZipFile(path) as archive:  # still an archive to everybody
             assert archive.testzip() is None and len(archive.comment) == 80
-    whole = last.read_bytes()
-    for position in range(0, len(whole), 97):
-        flipped = bytearray(whole)
+    content_bytes = last.read_bytes()
+    for position in range(0, len(content_bytes), 97):
+        flipped = bytearray(content_bytes)
         flipped[position] ^= 16
         last.write_bytes(flipped)
         with pytest.raises(UserError, match=r"last\.ckpt (is damaged|cannot be read)"):
@@ -58,21 +62,22 @@ def test_the_one_before_is_kept_and_both_have_their_hash(last):
 
 
 @pytest.mark.deep
-def test_somebody_who_reads_while_a_run_saves_always_finds_a_whole_checkpoint(tmp_path):
+def test_a_reader_finds_a_complete_checkpoint_while_a_run_saves(tmp_path):
     write_checkpoint(content(0), tmp_path / "last.ckpt")
     code = f"""
 import torch
 from pathlib import Path
 from blackout.training.checkpoint_files import write_checkpoint
 for step in range(1, 60):
-    content = {{"state_dict": {{"w": torch.full((300,), float(step))}}, "blackout": {{}}, "global_step": step}}
+    weights = {{"w": torch.full((300,), float(step))}}
+    content = {{"state_dict": weights, "blackout": {{}}, "global_step": step}}
     write_checkpoint(content, Path({str(tmp_path / "last.ckpt")!r}))
 """
-    seen = []
+    steps = []
     writer = processes.Process("-c", [code])
     while writer.poll() is None:
-        seen.append(step_of(find_checkpoint(tmp_path)))
-    assert writer.returncode == 0 and seen == sorted(seen) and len(set(seen)) > 5
+        steps.append(step_of(find_checkpoint(tmp_path)))
+    assert writer.returncode == 0 and steps == sorted(steps) and len(set(steps)) > 5
     assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
 
 
@@ -84,14 +89,14 @@ CALLS = ("replace", "fsync", "unlink", "link")
 
 
 def count_calls(monkeypatch, fatal=None, writes=True):
-    """Replace the calls that change the disk by ones that are counted; the fatal one and all after it do nothing."""
-    made = []
+    """Count the calls that change the disk; the fatal one and all after it do nothing."""
+    calls = []
 
     def watch(function):
         def watched(*args, **kwargs):
-            if fatal is not None and len(made) >= fatal:
+            if fatal is not None and len(calls) >= fatal:
                 raise Killed
-            made.append(function)
+            calls.append(function)
             return function(*args, **kwargs)
 
         return watched
@@ -99,19 +104,21 @@ def count_calls(monkeypatch, fatal=None, writes=True):
     for name in CALLS:
         monkeypatch.setattr(os, name, watch(getattr(os, name)))
     if writes:
-        monkeypatch.setattr(checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write))
-    return made
+        monkeypatch.setattr(
+            checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write)
+        )
+    return calls
 
 
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
-def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, name):
+def test_a_kill_between_two_disk_operations_leaves_a_checkpoint(tmp_path, monkeypatch, name):
     for step in (1, 2):
         write_checkpoint(content(step), tmp_path / name)
     with monkeypatch.context() as patch:
         total = len(count_calls(patch))
-        made = count_calls(patch)
+        calls = count_calls(patch)
         write_checkpoint(content(3), tmp_path / name)
-        total = len(made)
+        total = len(calls)
     assert total > 5
     for fatal in range(total):
         directory = tmp_path / str(fatal)
@@ -121,8 +128,8 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, name)
             count_calls(patch, fatal)
             with pytest.raises(Killed):
                 write_checkpoint(content(3), directory / name)
-        seen = [step_of(path) for path in directory.glob("*.ckpt")]  # none of them is damaged
-        assert max(seen) >= 2
+        steps = [step_of(path) for path in directory.glob("*.ckpt")]  # none of them is damaged
+        assert max(steps) >= 2
         if name == "last.ckpt":
             assert step_of(find_checkpoint(directory)) in (2, 3)
         write_checkpoint(content(4), directory / name)
@@ -131,14 +138,14 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, name)
         assert not [path for path in directory.iterdir() if path.name.startswith(".")]
 
 
-def test_killed_in_two_saves_running(tmp_path, monkeypatch):
+def test_two_killed_saves_leave_a_readable_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_files, "_sync_directory", lambda path: None)
     with monkeypatch.context() as patch:
-        made = count_calls(patch, writes=False)
+        calls = count_calls(patch, writes=False)
         write_checkpoint(content(1), tmp_path / "last.ckpt")
         write_checkpoint(content(2), tmp_path / "last.ckpt")
-    for first in range(len(made)):
-        for second in range(len(made)):
+    for first in range(len(calls)):
+        for second in range(len(calls)):
             directory = tmp_path / f"{first}-{second}"
             for step in (1, 2):
                 write_checkpoint(content(step), directory / "last.ckpt")
@@ -148,12 +155,15 @@ def test_killed_in_two_saves_running(tmp_path, monkeypatch):
                     write_checkpoint(content(step), directory / "last.ckpt")
             assert max(step_of(path) for path in directory.glob("*.ckpt")) >= 2
             write_checkpoint(content(5), directory / "last.ckpt")
-            assert step_of(directory / "last.ckpt") == 5 and step_of(directory / "previous.ckpt") >= 2
+            assert (
+                step_of(directory / "last.ckpt") == 5 and step_of(directory / "previous.ckpt") >= 2
+            )
 
 
 @pytest.mark.parametrize("number", [0, 1, 5, 20])
-def test_a_full_disk_leaves_what_was_there(last, monkeypatch, number):
-    write, calls = checkpoint_files._HashingFile.write, []
+def test_a_full_disk_leaves_the_files_unchanged(last, monkeypatch, number):
+    write = checkpoint_files._HashingFile.write
+    calls = []
 
     class Full:
         def __init__(self, file):
@@ -180,27 +190,32 @@ def test_a_full_disk_leaves_what_was_there(last, monkeypatch, number):
 
 @pytest.mark.parametrize("damage", ["cut", "one bit", "empty", "a pipe"])
 def test_a_damaged_last_gives_way_to_the_previous(last, capsys, damage):
-    whole = last.read_bytes()
+    content_bytes = last.read_bytes()
     if damage == "a pipe":
         last.unlink()
         os.mkfifo(last)
     else:
-        flipped = bytearray(whole)
-        flipped[len(whole) // 2] ^= 4
-        last.write_bytes({"cut": whole[:-9], "one bit": bytes(flipped), "empty": b""}[damage])
+        flipped = bytearray(content_bytes)
+        flipped[len(content_bytes) // 2] ^= 4
+        last.write_bytes(
+            {"cut": content_bytes[:-9], "one bit": bytes(flipped), "empty": b""}[damage]
+        )
     with pytest.raises(UserError, match=r"last\.ckpt"):
         read_checkpoint(last)
-    found = find_checkpoint(last.parent)
-    assert step_of(found) == 1
+    path = find_checkpoint(last.parent)
+    assert step_of(path) == 1
     warning = capsys.readouterr().err.splitlines()
-    assert len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
-    assert last.exists()  # whoever reads changes nothing
+    assert (
+        len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
+    )
+    assert last.exists()  # reading changes nothing
+    # the run continues, and the damaged file does not replace the good one
     rename_damaged_checkpoint(last.parent)
-    write_checkpoint(content(2), last)  # the run goes on, and the damaged file does not push the good one out
-    assert step_of(last) == 2 and step_of(found) == 1
+    write_checkpoint(content(2), last)
+    assert step_of(last) == 2 and step_of(path) == 1
 
 
-def test_nothing_whole_is_an_error_and_changes_nothing(last):
+def test_two_damaged_checkpoints_are_an_error_and_stay(last):
     for name in ("last.ckpt", "previous.ckpt"):
         last.with_name(name).write_bytes(b"half")
     with pytest.raises(UserError, match=r"last\.ckpt is damaged"):
@@ -238,26 +253,52 @@ def test_a_description_of_more_than_plain_values_is_refused(tmp_path, value):
 
 
 def test_a_weight_whose_name_is_no_text_is_refused(tmp_path):
-    torch.save(content(1) | {"state_dict": {"w": torch.ones(1), 5: torch.ones(1)}}, tmp_path / "last.ckpt")
+    torch.save(
+        content(1) | {"state_dict": {"w": torch.ones(1), 5: torch.ones(1)}}, tmp_path / "last.ckpt"
+    )
     with pytest.raises(UserError, match="5 is no name of a weight"):
         read_checkpoint(tmp_path / "last.ckpt")
 
 
-@pytest.mark.parametrize("name, shape, fits", [
-    ("exp_avg", (3, 2), True), ("step", (), True), ("exp_avg", (7,), False), ("step", (3, 2), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, shape, fits",
+    [
+        ("exp_avg", (3, 2), True),
+        ("step", (), True),
+        ("exp_avg", (7,), False),
+        ("step", (3, 2), False),
+    ],
+)
 def test_moments_of_another_shape_are_refused(tmp_path, name, shape, fits):
     model = SimpleNamespace(config={}, state_dict=lambda: {"w": torch.ones(3, 2)})
-    parts = {"loops": {}, "callbacks": {}, "lr_schedulers": [], "blackout": {}, "state_dict": model.state_dict()}
-    parts["optimizer_states"] = [{"state": {0: {name: torch.zeros(shape)}}, "param_groups": [{"lr": 0.1}]}]
+    parts = {
+        "loops": {},
+        "callbacks": {},
+        "lr_schedulers": [],
+        "blackout": {},
+        "state_dict": model.state_dict(),
+    }
+    parts["optimizer_states"] = [
+        {"state": {0: {name: torch.zeros(shape)}}, "param_groups": [{"lr": 0.1}]}
+    ]
     with contextlib.nullcontext() if fits else pytest.raises(UserError, match=name):
         check_fits(parts, model, tmp_path / "last.ckpt")
 
 
-@pytest.mark.parametrize(("dtype", "differs"), [
-    (torch.float32, False), (torch.float64, False), (torch.bfloat16, False), (torch.int64, True), (torch.bool, True),
-    (torch.complex64, True), (torch.uint8, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "differs"),
+    [
+        (torch.float32, False),
+        (torch.float64, False),
+        (torch.bfloat16, False),
+        (torch.int64, True),
+        (torch.bool, True),
+        (torch.complex64, True),
+        (torch.uint8, True),
+    ],
+)
 def test_weights_of_another_kind_of_numbers_differ(dtype, differs):
     state = {"a": torch.zeros(3), "b": torch.zeros(2)}
-    assert first_difference({**state, "b": torch.zeros(2, dtype=dtype)}, state) == ("b" if differs else None)
+    assert first_difference({**state, "b": torch.zeros(2, dtype=dtype)}, state) == (
+        "b" if differs else None
+    )

@@ -47,7 +47,7 @@ MAX_GRAPHS_OF_ANY_SIZE = 3
 
 
 class CountingBackend:
-    """Backend of torch.compile that counts the graphs that it is given, with and without gradients."""
+    """Backend of torch.compile that counts the graphs it receives, with and without gradients."""
 
     def __init__(self) -> None:
         self.graphs = Counter[bool]()

@@ -58,7 +58,7 @@ class Waiting(StepCallback):
     def __init__(self) -> None:
         self.steps: list[int] = []
 
-    def at_boundary(self, trainer: Any, pl_module: Any) -> None:
+    def on_step_boundary(self, trainer: Any, pl_module: Any) -> None:
         """Record the step."""
         self.steps.append(self.boundary)
 

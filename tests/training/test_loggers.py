@@ -44,7 +44,7 @@ def metrics(folder):
 
 
 @pytest.mark.deep
-def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp_path):  # noqa: F811
+def test_an_offline_wandb_run_has_all_values_and_continues_with_the_run(run, tmp_path):  # noqa: F811
     directory = tmp_path / "digits" / "a"
     lines = []
     options = (*SCORED, "logger=wandb", f"runs_dir={tmp_path}", "run_id=a")
@@ -64,9 +64,15 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
     config = yaml.safe_load((directory / "config.yaml").read_text())
     assert {name: second.config[name] for name in config} == config
 
-    steps = [row["trainer/global_step"] for row in first.history + second.history if "train/loss" in row]
+    steps = [
+        row["trainer/global_step"] for row in first.history + second.history if "train/loss" in row
+    ]
     assert steps == list(range(8))
-    shown = {row["trainer/global_step"]: row["train/loss"] for row in second.history if "train/loss" in row}
+    shown = {
+        row["trainer/global_step"]: row["train/loss"]
+        for row in second.history
+        if "train/loss" in row
+    }
     assert {int(row["step"]): float(row["train/loss"]) for row in metrics(directory)[6:8]} == shown
     assert any("train/images_per_second" in row for row in first.history)
     for name in ("val/bits_per_dim", "frechet_distance_digits"):
@@ -74,8 +80,11 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
         assert second.summary[name] == pytest.approx(float(metrics(directory)[-1][name]), rel=1e-6)
 
     (picture,) = second.summary["samples/filenames"]
-    drawn, kept = Image.open(folders[1] / "files" / picture), Image.open(directory / "samples" / "final.png")
-    assert np.array_equal(np.asarray(drawn.convert("RGB")), np.asarray(kept.convert("RGB")))
+    logged_picture = Image.open(folders[1] / "files" / picture)
+    saved_picture = Image.open(directory / "samples" / "final.png")
+    assert np.array_equal(
+        np.asarray(logged_picture.convert("RGB")), np.asarray(saved_picture.convert("RGB"))
+    )
     for described, folder in zip((first, second), folders, strict=True):
         (artifact,) = described.artifacts
         assert artifact.type == "model" and artifact.name == f"model-{first.id}"
@@ -83,16 +92,23 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
         assert set(paths) == {"README.md", "config.json", "model.safetensors"}
         assert all(path.startswith(str(folder)) for path in paths.values())
     model = (directory / "model" / "model.safetensors").read_bytes()
-    kept = [(folder / "model" / "model.safetensors").read_bytes() for folder in folders]
-    assert kept[1] == model != kept[0]
+    exported = [(folder / "model" / "model.safetensors").read_bytes() for folder in folders]
+    assert exported[1] == model != exported[0]
 
 
 @pytest.mark.deep
 def test_the_jobs_of_a_sweep_are_runs_of_one_group(run, tmp_path):  # noqa: F811
     outcome = run(
-        "train", "-m", *TINY, "metrics=none", "logger=wandb", "seed=1,2", "trainer.max_steps=2", f"runs_dir={tmp_path}",
+        "train",
+        "-m",
+        *TINY,
+        "metrics=none",
+        "logger=wandb",
+        "seed=1,2",
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
         f"hydra.sweep.dir={tmp_path}/sweeps/seeds",
-    )  # fmt: skip
+    )
     assert outcome.code == 0, outcome.err
     runs = [run for folder in (tmp_path / "digits").iterdir() for run in offline_runs(folder)]
     assert len(runs) == 2 and len({run.id for run in runs}) == 2
@@ -102,11 +118,18 @@ def test_the_jobs_of_a_sweep_are_runs_of_one_group(run, tmp_path):  # noqa: F811
 
 
 def test_a_run_that_fails_is_closed_as_failed(tmp_path):
-    with pytest.raises(ZeroDivisionError), dashboards([Wandb(str(tmp_path), mode="offline")], {"seed": 3}):
+    with (
+        pytest.raises(ZeroDivisionError),
+        dashboards([Wandb(str(tmp_path), mode="offline")], {"seed": 3}),
+    ):
         raise ZeroDivisionError
     assert wandb.run is None
-    (left,) = offline_runs(tmp_path)
-    assert left.exit_code == 1 and left.config["seed"] == 3 and left.name == tmp_path.name
+    (run_record,) = offline_runs(tmp_path)
+    assert (
+        run_record.exit_code == 1
+        and run_record.config["seed"] == 3
+        and run_record.name == tmp_path.name
+    )
 
 
 def test_other_processes_make_no_run(tmp_path, monkeypatch):
@@ -136,13 +159,17 @@ def server():
 
 
 @pytest.mark.parametrize("key", ["environment", "netrc", "settings"])
-def test_wandb_is_online_where_there_are_a_key_and_a_network(monkeypatch, tmp_path, server, key):
-    settings = SimpleNamespace(mode="online", base_url=server, api_key=KEY if key == "settings" else None)
+def test_wandb_is_online_with_a_key_and_a_network(monkeypatch, tmp_path, server, key):
+    settings = SimpleNamespace(
+        mode="online", base_url=server, api_key=KEY if key == "settings" else None
+    )
     monkeypatch.delenv("WANDB_BASE_URL")
     if key == "environment":
         monkeypatch.setenv("WANDB_API_KEY", KEY)
     if key == "netrc":
-        (tmp_path / "netrc").write_text(f"machine {server.removeprefix('http://')} login user password {KEY}\n")
+        (tmp_path / "netrc").write_text(
+            f"machine {server.removeprefix('http://')} login user password {KEY}\n"
+        )
         (tmp_path / "netrc").chmod(0o600)
     assert find_mode(settings) == ("online", "")
     monkeypatch.setenv("WANDB_BASE_URL", NO_SERVER)
@@ -154,14 +181,23 @@ def test_wandb_is_online_where_there_are_a_key_and_a_network(monkeypatch, tmp_pa
 
 
 @pytest.mark.deep
-def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
+def test_wandb_settings_choose_online_offline_or_disabled(run, monkeypatch, tmp_path):  # noqa: F811
     settings = SimpleNamespace(mode="online", base_url=NO_SERVER, api_key=None)
     assert find_mode(settings)[0] == "offline"
     assert find_mode(SimpleNamespace(**{**vars(settings), "mode": "disabled"})) == ("disabled", "")
     monkeypatch.setenv("WANDB_MODE", "dryrun")
     assert find_mode(settings) == ("offline", "")
-    options = (*TINY, "metrics=none", "logger=wandb", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
-    run("train", *options, "logger.wandb.mode=on").assert_refused("logger", "online, offline, disabled")
+    options = (
+        *TINY,
+        "metrics=none",
+        "logger=wandb",
+        "trainer.max_steps=2",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
+    run("train", *options, "logger.wandb.mode=on").assert_refused(
+        "logger", "online, offline, disabled"
+    )
     run("train", *options, "logger.wandb.mode=online").assert_refused(
         "logger=wandb", "key", "logger.wandb.mode=offline"
     )
@@ -170,18 +206,32 @@ def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
 
 
 def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: F811
-    outcome = run("train", *SCORED, "logger=tensorboard", "trainer.max_steps=6", f"runs_dir={tmp_path}", "run_id=a")
+    outcome = run(
+        "train",
+        *SCORED,
+        "logger=tensorboard",
+        "trainer.max_steps=6",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert outcome.code == 0, outcome.err
     directory = tmp_path / "digits" / "a"
     events = EventAccumulator(str(directory / "tensorboard"))
     events.Reload()
     tags = events.Tags()
-    assert {"train/loss", "train/images_per_second", "val/bits_per_dim", "frechet_distance_digits"} <= set(
-        tags["scalars"]
-    )
-    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    written = [(int(row["step"]), float(row["train/loss"])) for row in metrics(directory) if row["train/loss"]]
-    assert shown == [(step, pytest.approx(loss)) for step, loss in written]
+    assert {
+        "train/loss",
+        "train/images_per_second",
+        "val/bits_per_dim",
+        "frechet_distance_digits",
+    } <= set(tags["scalars"])
+    logged = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    written = [
+        (int(row["step"]), float(row["train/loss"]))
+        for row in metrics(directory)
+        if row["train/loss"]
+    ]
+    assert logged == [(step, pytest.approx(loss)) for step, loss in written]
     assert [event.step for event in events.Images("samples")] == [4, 6]
     (text,) = events.Tensors("config/text_summary")
     assert "max_steps: 6" in text.tensor_proto.string_val[0].decode()
@@ -189,7 +239,9 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
 
 def test_tensorboard_that_is_not_installed_is_one_clear_line(run, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(__import__("sys").modules, "tensorboard", None)
-    outcome = run("train", *TINY, "logger=tensorboard", "trainer.max_steps=2", f"runs_dir={tmp_path}")
+    outcome = run(
+        "train", *TINY, "logger=tensorboard", "trainer.max_steps=2", f"runs_dir={tmp_path}"
+    )
     outcome.assert_refused("logger=tensorboard", "pip install tensorboard")
 
 
@@ -216,20 +268,35 @@ class Clock(pl.Callback):
 @pytest.mark.parametrize("log, accumulate", [(1, 1), (3, 2)])
 def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatch, log, accumulate):  # noqa: F811
     draw = BlackoutDiffusion.sample
-    monkeypatch.setattr(BlackoutDiffusion, "sample", lambda *args, **kw: (Clock.advance(100), draw(*args, **kw))[1])
-    monkeypatch.setattr("blackout.training.callbacks.time", SimpleNamespace(perf_counter=lambda: Clock.now))
+    monkeypatch.setattr(
+        BlackoutDiffusion, "sample", lambda *args, **kw: (Clock.advance(100), draw(*args, **kw))[1]
+    )
+    monkeypatch.setattr(
+        "blackout.training.callbacks.time", SimpleNamespace(perf_counter=lambda: Clock.now)
+    )
     options = [option for option in TINY if not option.startswith("trainer.val_check")]
     outcome = run(
-        "train", *options, "metrics=none", "+callbacks.clock._target_=tests.training.test_loggers.Clock",
-        f"trainer.log_every_n_steps={log}", f"trainer.accumulate_grad_batches={accumulate}", "trainer.max_steps=12",
-        "trainer.val_check_interval=10", "callbacks.checkpoints.every_n_steps=5", "callbacks.samples.every_n_steps=7",
-        f"runs_dir={tmp_path}", "run_id=a",
-    )  # fmt: skip
+        "train",
+        *options,
+        "metrics=none",
+        "+callbacks.clock._target_=tests.training.test_loggers.Clock",
+        f"trainer.log_every_n_steps={log}",
+        f"trainer.accumulate_grad_batches={accumulate}",
+        "trainer.max_steps=12",
+        "trainer.val_check_interval=10",
+        "callbacks.checkpoints.every_n_steps=5",
+        "callbacks.samples.every_n_steps=7",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert outcome.code == 0, outcome.err
-    rates = {int(row["step"]): row["train/images_per_second"] for row in metrics(tmp_path / "digits" / "a")}
-    shown = {step: float(rate) for step, rate in rates.items() if rate}
-    assert len(shown) >= 3 and set(shown.values()) == {64.0}, shown
-    assert all((step + 1) % log == 0 for step in shown)
+    rates = {
+        int(row["step"]): row["train/images_per_second"]
+        for row in metrics(tmp_path / "digits" / "a")
+    }
+    logged = {step: float(rate) for step, rate in rates.items() if rate}
+    assert len(logged) >= 3 and set(logged.values()) == {64.0}, logged
+    assert all((step + 1) % log == 0 for step in logged)
 
 
 def test_a_run_without_pictures_is_logged_too(tmp_path):
@@ -249,12 +316,19 @@ def test_a_value_is_logged_in_the_step_that_has_it_and_in_no_other(tmp_path, mon
 
     monkeypatch.setattr(model, "training_step", sometimes)
     logger = MetricsCSV(tmp_path / "metrics.csv")
-    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     steps = {"max_steps": 4, "limit_val_batches": 0, "log_every_n_steps": 1}
     trainer = pl.Trainer(**quiet, **steps, accelerator="cpu", logger=logger)
     trainer.fit(module)
     rows = metrics(tmp_path)
     assert [row["step"] for row in rows] == ["0", "1", "2", "3"]
     assert [row["train/extra"] for row in rows] == ["", "0.5", "", ""]
-    assert all(row["train/loss"] and row["train/learning_rate"] and row["train/gradient_norm"] for row in rows)
+    assert all(
+        row["train/loss"] and row["train/learning_rate"] and row["train/gradient_norm"]
+        for row in rows
+    )
     assert {"train/loss", "train/extra"} <= trainer.callback_metrics.keys()

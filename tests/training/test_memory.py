@@ -10,9 +10,16 @@ from tests.soak.callbacks import live_tensors
 @pytest.mark.deep
 def test_no_tensor_outlives_its_step(run, tmp_path):  # noqa: F811
     # at the same point of two validation intervals, late enough that everything has been used
-    counter = f"{{_target_: tests.soak.callbacks.LiveTensors, path: {tmp_path / 'alive'}, steps: [33, 57]}}"
-    options = ["trainer.max_steps=60", "trainer.val_check_interval=6", "trainer.log_every_n_steps=1"]
-    outcome = run("train", *TINY, *options, f"+callbacks.memory={counter}", f"runs_dir={tmp_path}", "run_id=a")
+    target = "tests.soak.callbacks.LiveTensors"
+    counter = f"{{_target_: {target}, path: {tmp_path / 'alive'}, steps: [33, 57]}}"
+    options = [
+        "trainer.max_steps=60",
+        "trainer.val_check_interval=6",
+        "trainer.log_every_n_steps=1",
+    ]
+    outcome = run(
+        "train", *TINY, *options, f"+callbacks.memory={counter}", f"runs_dir={tmp_path}", "run_id=a"
+    )
     assert outcome.code == 0, outcome.err
     early, late = (int(line) for line in (tmp_path / "alive").read_text().splitlines())
     assert late <= early

@@ -1,4 +1,4 @@
-"""Names from data can be anything: each is refused before training, in one line, or the run can be loaded after it."""
+"""Any name in the data is refused before training in one line, or the trained run can be loaded."""
 
 import unicodedata
 
@@ -19,18 +19,100 @@ from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
 CONTROLS = [chr(code) for code in (*range(0, 32), 127, 133, 160, 173)]
 NAMES = [
-    *CONTROLS, "", " ", "  x  ", "???", "${oc.env:HOME}", "${x}", "$", "{", "}", "${", "a${b", "%(x)s", "%s",
-    "{0}", "{{ x }}", "null", "~", "true", "no", "1", "1.0", "1e5", "0x1f", ".nan", "-", "- a", "a: b", "a #b", "#",
-    "&a", "*a", "!tag", "!!python/object:x", "|", ">", "'", '"', "`", "\\", "\\n", "a\nb", "---", "...", "@x",
-    "a|b", "[a](b)", "a,b", "<script>alert(1)</script>", "a;b", "=1+1", "/", "//", "..", ".", "../../x", "C:\\x",
-    "x/y", ".hidden", "-rf", "a" * 200, "a" * 201, "a" * 255, "a" * 10_000, "a" * 20_000, "\ud800", "\udcff",
-    "\ufeff", "\u200b", "\u202e", "\u2028", "\uffff", "\U0001f9ec", "e\u0301", "naïve", "日本語", "\U0010ffff",
-    "_target_", "network.x", "None", 'Gene; "x" (v2)', np.str_("numpy"), "a\tb", "__class__", "model", "*", "a?b",
-    "[x]", "\x1b[31m",
-]  # fmt: skip
+    *CONTROLS,
+    "",
+    " ",
+    "  x  ",
+    "???",
+    "${oc.env:HOME}",
+    "${x}",
+    "$",
+    "{",
+    "}",
+    "${",
+    "a${b",
+    "%(x)s",
+    "%s",
+    "{0}",
+    "{{ x }}",
+    "null",
+    "~",
+    "true",
+    "no",
+    "1",
+    "1.0",
+    "1e5",
+    "0x1f",
+    ".nan",
+    "-",
+    "- a",
+    "a: b",
+    "a #b",
+    "#",
+    "&a",
+    "*a",
+    "!tag",
+    "!!python/object:x",
+    "|",
+    ">",
+    "'",
+    '"',
+    "`",
+    "\\",
+    "\\n",
+    "a\nb",
+    "---",
+    "...",
+    "@x",
+    "a|b",
+    "[a](b)",
+    "a,b",
+    "<script>alert(1)</script>",
+    "a;b",
+    "=1+1",
+    "/",
+    "//",
+    "..",
+    ".",
+    "../../x",
+    "C:\\x",
+    "x/y",
+    ".hidden",
+    "-rf",
+    "a" * 200,
+    "a" * 201,
+    "a" * 255,
+    "a" * 10_000,
+    "a" * 20_000,
+    "\ud800",
+    "\udcff",
+    "\ufeff",
+    "\u200b",
+    "\u202e",
+    "\u2028",
+    "\uffff",
+    "\U0001f9ec",
+    "e\u0301",
+    "naïve",
+    "日本語",
+    "\U0010ffff",
+    "_target_",
+    "network.x",
+    "None",
+    'Gene; "x" (v2)',
+    np.str_("numpy"),
+    "a\tb",
+    "__class__",
+    "model",
+    "*",
+    "a?b",
+    "[x]",
+    "\x1b[31m",
+]
 PARTS = {
     "network": {
-        "_target_": "blackout.networks.CountNetwork", "inputs": {"_target_": "blackout.networks.StandardisedInputs"},
+        "_target_": "blackout.networks.CountNetwork",
+        "inputs": {"_target_": "blackout.networks.StandardisedInputs"},
         "body": {"_target_": "blackout.networks.ResidualMLP", "width": 4, "depth": 1},
     },
     "head": {"_target_": "blackout.diffusion.ScaledHead"},
@@ -39,51 +121,73 @@ PARTS = {
     "loss": {"_target_": "blackout.diffusion.CountLoss"},
     "sampler": {"_target_": "blackout.diffusion.Sampler", "num_steps": 3},
     "conditional": True,
-}  # fmt: skip
+}
 
 
 def model_of(**facts):
     source = CountData(
-        facts.get("name", "toy"), torch.arange(6).view(3, 2), torch.arange(4).view(2, 2), 6, torch.tensor([0, 1, 2]),
-        torch.tensor([0, 1]), class_names=("a", facts.get("class", "b"), "c"), features=("g", facts.get("gene", "h")),
+        facts.get("name", "toy"),
+        torch.arange(6).view(3, 2),
+        torch.arange(4).view(2, 2),
+        6,
+        torch.tensor([0, 1, 2]),
+        torch.tensor([0, 1]),
+        class_names=("a", facts.get("class", "b"), "c"),
+        features=("g", facts.get("gene", "h")),
         from_anndata=True,
         covariates={facts["covariate"]: (1.0, 2.0, 3.0)} if "covariate" in facts else {},
-    )  # fmt: skip
+    )
     family = CountDiffusion()
-    description = {"family": {"_target_": "blackout.diffusion.CountDiffusion"}, **family.describe(PARTS, source)}
+    description = {
+        "family": {"_target_": "blackout.diffusion.CountDiffusion"},
+        **family.describe(PARTS, source),
+    }
     return family.build(description, family.tensors(source))
 
 
-def test_there_are_a_hundred():
-    assert len(set(NAMES)) >= 100 and {unicodedata.category(name[0]) for name in NAMES if name} > {"Cc", "Cf", "Cs"}
+def test_at_least_a_hundred_names_are_tried():
+    assert len(set(NAMES)) >= 100 and {unicodedata.category(name[0]) for name in NAMES if name} > {
+        "Cc",
+        "Cf",
+        "Cs",
+    }
 
 
-@pytest.mark.parametrize("what, written", [
-    ("class", 12),
-    *(
-        pytest.param(*one, marks=pytest.mark.deep)
-        for one in (("class", 1), ("name", 20), ("gene", 20), ("covariate", 20))
-    ),
-])  # fmt: skip
-def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what, written):
+@pytest.mark.parametrize(
+    "fact, written",
+    [
+        ("class", 12),
+        *(
+            pytest.param(*case, marks=pytest.mark.deep)
+            for case in (("class", 1), ("name", 20), ("gene", 20), ("covariate", 20))
+        ),
+    ],
+)
+def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, fact, written):
     refused = {}
     for number, name in enumerate(NAMES):
         try:
-            model = model_of(**{what: name})
+            model = model_of(**{fact: name})
             check_loadable(model.config)
         except UserError as error:
             refused[name] = str(error)
             continue
         if number % written:
-            continue  # what is checked reads both forms already; writing all of them would take seconds
+            continue  # the check reads both forms already; writing all of them takes seconds
         export_model(model, tmp_path / "model")
         assert load_model(tmp_path / "model").config["data"] == model.config["data"]
-        state = {f"network.{key}": value for key, value in model.network.state_dict().items()} | model.tensors()
+        state = {
+            f"network.{key}": value for key, value in model.network.state_dict().items()
+        } | model.tensors()
         described = {"format": FORMAT, **thaw(model.config)}
         write_checkpoint({"state_dict": state, "blackout": described}, tmp_path / "x.ckpt")
         assert read_checkpoint(tmp_path / "x.ckpt")["blackout"]["data"] == model.config["data"]
-    good, bad = {"日本語", "a: b", "???"}, {"a" * 20_000, "\udcff", "${oc.env:HOME}"}
-    assert bad - ({"${oc.env:HOME}"} if what == "covariate" else set()) <= refused.keys() and not good & refused.keys()
+    good = {"日本語", "a: b", "???"}
+    bad = {"a" * 20_000, "\udcff", "${oc.env:HOME}"}
+    assert (
+        bad - ({"${oc.env:HOME}"} if fact == "covariate" else set()) <= refused.keys()
+        and not good & refused.keys()
+    )
     assert not [line for line in refused.values() if "\n" in line or len(line) > 400]
 
 
@@ -91,35 +195,57 @@ def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what, writ
 def test_a_run_of_any_name_is_refused_or_continued(tmp_path, place):
     refused = {}
     for number, name in enumerate(NAMES):
-        config = {"experiment_name": f"e{number}", "run_id": "a", "runs_dir": str(tmp_path), "dataset": {"path": "x"}}
+        config = {
+            "experiment_name": f"e{number}",
+            "run_id": "a",
+            "runs_dir": str(tmp_path),
+            "dataset": {"path": "x"},
+        }
         changed = config | ({"dataset": {"path": name}} if place == "setting" else {place: name})
         try:
-            with running(run_directory(changed, "x")) as where:
-                check_run(where, changed)
-                write_settings(where, changed)
+            with running(run_directory(changed, "x")) as directory:
+                check_run(directory, changed)
+                write_settings(directory, changed)
         except UserError as error:
             refused[name] = str(error)
             continue
-        assert yaml.safe_load((where / "config.yaml").read_text())["dataset"] == changed["dataset"]
-        assert where.is_relative_to(tmp_path)
-        check_run(where, changed)
+        assert (
+            yaml.safe_load((directory / "config.yaml").read_text())["dataset"] == changed["dataset"]
+        )
+        assert directory.is_relative_to(tmp_path)
+        check_run(directory, changed)
     assert "\ud800" in refused and "日本語" not in refused
     assert not [line for line in refused.values() if "\n" in line]
 
 
-@pytest.mark.parametrize("name, fate", [
-    ("${oc.env:HOME}", "refused"),
-    pytest.param('it\'s "???", <b>naïve</b>: {x}', "loaded", marks=pytest.mark.deep),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, fate",
+    [
+        ("${oc.env:HOME}", "refused"),
+        pytest.param('it\'s "???", <b>naïve</b>: {x}', "loaded", marks=pytest.mark.deep),
+    ],
+)
 def test_a_class_of_a_table_from_training_to_samples(run, tmp_path, name, fate):  # noqa: F811
-    rows = [
-        f"{k % 5},{k % 3},{(k % 2 and 'plain') or chr(34) + name.replace(chr(34), chr(34) * 2) + chr(34)}"
-        for k in range(60)
-    ]
+    quoted = '"' + name.replace('"', '""') + '"'
+    rows = [f"{k % 5},{k % 3},{'plain' if k % 2 else quoted}" for k in range(60)]
     (tmp_path / "cells.csv").write_text("x,y,kind\n" + "\n".join(rows) + "\n")
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind", "conditional=true")
-    small = [word for word in TINY if not word.startswith(("network", "sampler"))] + ["network.body.width=8"]
-    command = (*small, *given, "metrics=none", "validation_draws=1", f"runs_dir={tmp_path / 'runs'}", "run_id=a")
+    dataset_settings = (
+        "dataset=counts",
+        f"dataset.path={tmp_path / 'cells.csv'}",
+        "dataset.labels=kind",
+        "conditional=true",
+    )
+    small = [word for word in TINY if not word.startswith(("network", "sampler"))] + [
+        "network.body.width=8"
+    ]
+    command = (
+        *small,
+        *dataset_settings,
+        "metrics=none",
+        "validation_draws=1",
+        f"runs_dir={tmp_path / 'runs'}",
+        "run_id=a",
+    )
     trained = run("train", *command, "trainer.max_steps=2")
     if fate == "refused":
         trained.assert_refused(name)

@@ -16,7 +16,9 @@ def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
     for name in ("on_train_start", "on_train_batch_end"):
         monkeypatch.setattr(pl.callbacks.RichProgressBar, name, lambda *_: None)
     metrics = {"train/loss": torch.tensor(1.5)}
-    trainer = MagicMock(global_step=100, max_steps=1000, is_global_zero=True, callback_metrics=metrics)
+    trainer = MagicMock(
+        global_step=100, max_steps=1000, is_global_zero=True, callback_metrics=metrics
+    )
     bar = callbacks.StepProgressBar(seconds=30)
     bar.on_train_start(trainer, None)
     for step in (120, 162, 180, 224):
@@ -28,7 +30,7 @@ def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
     ]
 
 
-def test_sampling_says_how_far_it_is(monkeypatch, capsys):
+def test_sampling_prints_its_progress(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
     monkeypatch.setattr(sample_batches, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
@@ -38,7 +40,12 @@ def test_sampling_says_how_far_it_is(monkeypatch, capsys):
                 watch(step, 2, None)
             yield torch.tensor([number]), {}
 
-    assert [len(numbers) for numbers, _ in sample_batches.with_progress(batches, 2, 3, None)] == [1, 1, 0]
+    assert [len(numbers) for numbers, _ in sample_batches.with_progress(batches, 2, 3, None)] == [
+        1,
+        1,
+        0,
+    ]
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [
-        "step 2 of 6 of all batches, about 0:01:02 left", "step 4 of 6 of all batches, about 0:00:31 left",
-    ]  # fmt: skip
+        "step 2 of 6 of all batches, about 0:01:02 left",
+        "step 4 of 6 of all batches, about 0:00:31 left",
+    ]

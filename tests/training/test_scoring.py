@@ -1,4 +1,4 @@
-"""The Scores callback measures the averaged weights, on any number of processes, and touches nothing."""
+"""The Scores callback measures the averaged weights on any number of processes, and only reads."""
 
 import csv
 import gc
@@ -35,7 +35,12 @@ from tests.training.wandb_file import read_run
 
 SAMPLES = 64
 DATA = colour_data()
-TRAINER = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+TRAINER = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 def make_module(seed=0):
@@ -44,11 +49,19 @@ def make_module(seed=0):
     network = CountNetwork(body, StandardisedInputs(DATA.mean, DATA.std))
     mean = DATA.train.float().mean(0)
     model = BlackoutDiffusion(
-        network, ScaledHead(DATA.mean), PureDeath(255), mean, sampler=Sampler(num_steps=4, batch_size=16),
+        network,
+        ScaledHead(DATA.mean),
+        PureDeath(255),
+        mean,
+        sampler=Sampler(num_steps=4, batch_size=16),
         ema_decay=0.9,
-    )  # fmt: skip
-    for number, parameter in enumerate(model.ema.parameters()):  # an average that is not the raw weights
-        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    )
+    for number, parameter in enumerate(
+        model.ema.parameters()
+    ):  # an average that is not the raw weights
+        parameter.data += 0.02 * torch.randn(
+            parameter.shape, generator=torch.Generator().manual_seed(number)
+        )
     return TrainingModule(model, Optimization(lr=0.01))
 
 
@@ -76,7 +89,7 @@ def same(a, b):
 
 
 class Watched(Scores):
-    """Leaves the parts of the module in mixed modes, and compares what was there before with what is after."""
+    """Scores of a module with parts in mixed modes, which compare its state before and after."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -96,9 +109,15 @@ class Watched(Scores):
 def trained(*callbacks):
     module = make_module()
     trainer = pl.Trainer(
-        **TRAINER, max_steps=6, val_check_interval=2, check_val_every_n_epoch=None, num_sanity_val_steps=0,
-        use_distributed_sampler=False, callbacks=list(callbacks), enable_checkpointing=False,
-    )  # fmt: skip
+        **TRAINER,
+        max_steps=6,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        callbacks=list(callbacks),
+        enable_checkpointing=False,
+    )
     trainer.fit(module, SourceDataModule(DATA, 50))
     return module
 
@@ -111,14 +130,22 @@ def test_scoring_leaves_everything_as_it_was(scorer):
 
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
-    module, scores = make_module(), Scores(scorer, SAMPLES, seed=5)
-    pl.Trainer(**TRAINER, callbacks=[scores]).test(module, SourceDataModule(DATA, 50), verbose=False)
+    module = make_module()
+    scores = Scores(scorer, SAMPLES, seed=5)
+    pl.Trainer(**TRAINER, callbacks=[scores]).test(
+        module, SourceDataModule(DATA, 50), verbose=False
+    )
 
     def values(module, seed=5):
         return score_samples(scorer.begin(DATA, SAMPLES), module.model.batches, seed)
 
     assert scores.values == values(module) and scores.provenance["seed"] == 5
-    assert {"frechet_distance_tiny", "is_tiny", "kernel_distance_tiny", "precision_tiny"} <= scores.values.keys()
+    assert {
+        "frechet_distance_tiny",
+        "is_tiny",
+        "kernel_distance_tiny",
+        "precision_tiny",
+    } <= scores.values.keys()
     assert values(module, 6) != scores.values
     for parameter in module.model.network.parameters():
         parameter.data.zero_()
@@ -128,22 +155,22 @@ def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     assert values(module) != scores.values
 
 
-@pytest.mark.parametrize("every, at", [(None, []), (2, [2, 4, 6]), (4, [4])])
-def test_scores_are_made_when_they_were_asked_for(scorer, every, at):
-    made = []
+@pytest.mark.parametrize("every, expected_steps", [(None, []), (2, [2, 4, 6]), (4, [4])])
+def test_scores_are_computed_at_the_requested_steps(scorer, every, expected_steps):
+    scored_steps = []
 
     class Noted(Scores):
         def on_validation_epoch_end(self, trainer, pl_module):
             self.values = {}
             super().on_validation_epoch_end(trainer, pl_module)
-            made.extend([trainer.global_step] if self.values else [])
+            scored_steps.extend([trainer.global_step] if self.values else [])
 
     trained(Noted(scorer, SAMPLES, every_n_steps=every))
-    assert made == at
+    assert scored_steps == expected_steps
 
 
-@pytest.mark.parametrize("every, at", [(None, []), (2, [2, 4]), (3, [3])])
-def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer, every, at):
+@pytest.mark.parametrize("every, expected_steps", [(None, []), (2, [2, 4]), (3, [3])])
+def test_without_validation_data_scores_are_computed_between_steps(scorer, every, expected_steps):
     logged = {}
 
     class Noted(DummyLogger):
@@ -154,11 +181,16 @@ def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer
     without = replace(DATA, val=torch.empty(0))
     scores = Scores(scorer, SAMPLES, every_n_steps=every)
     trainer = pl.Trainer(
-        **{**TRAINER, "logger": Noted()}, max_steps=6, val_check_interval=2, check_val_every_n_epoch=None,
-        use_distributed_sampler=False, callbacks=[scores], enable_checkpointing=False,
-    )  # fmt: skip
+        **{**TRAINER, "logger": Noted()},
+        max_steps=6,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+        use_distributed_sampler=False,
+        callbacks=[scores],
+        enable_checkpointing=False,
+    )
     trainer.fit(module := make_module(), SourceDataModule(without, 50))
-    assert list(logged) == at and all(value > 0 for value in logged.values())
+    assert list(logged) == expected_steps and all(value > 0 for value in logged.values())
     assert same(module.state_dict(), trained().state_dict())
 
 
@@ -166,10 +198,20 @@ def test_without_validation_data_scores_are_made_between_steps_and_logged(scorer
 def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     options = ("metrics.scores=[fd,is,kd]", "callbacks.scores.num_samples=40")
     outcome = processes.run_distributed(
-        "train", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu", "trainer.devices=2",
-        "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb", "logger.wandb.mode=offline",
-        "sampler.num_steps=4", f"runs_dir={tmp_path}", "run_id=a",
-    )  # fmt: skip
+        "train",
+        *TINY,
+        *options,
+        "trainer.max_steps=6",
+        "trainer.accelerator=cpu",
+        "trainer.devices=2",
+        "trainer.strategy=ddp",
+        "sampler.batch_size=10",
+        "logger=wandb",
+        "logger.wandb.mode=offline",
+        "sampler.num_steps=4",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert outcome.returncode == 0, outcome.stderr
     directory = tmp_path / "digits" / "a"
     report = json.loads((directory / "metrics.json").read_text())
@@ -178,9 +220,11 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     alone = score_samples(scorer.begin(digits(), 40), model.batches, 0)
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
-    shown = read_run(folder)
+    offline_run = read_run(folder)
     assert (
-        shown.exit_code == 0 and shown.summary["frechet_distance_digits"] == report["values"]["frechet_distance_digits"]
+        offline_run.exit_code == 0
+        and offline_run.summary["frechet_distance_digits"]
+        == report["values"]["frechet_distance_digits"]
     )
 
 
@@ -192,16 +236,27 @@ def digits_scorer(scores):
 @pytest.mark.parametrize("mode, extreme", [("min", min), ("max", max)])
 def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme):  # noqa: F811
     outcome = run(
-        "train", *TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=100", "callbacks.scores.every_n_steps=2",
-        "callbacks.checkpoints.monitor=frechet_distance_digits", f"callbacks.checkpoints.mode={mode}",
+        "train",
+        *TINY,
+        "metrics.scores=[fd]",
+        "callbacks.scores.num_samples=100",
+        "callbacks.scores.every_n_steps=2",
+        "callbacks.checkpoints.monitor=frechet_distance_digits",
+        f"callbacks.checkpoints.mode={mode}",
         "trainer.max_steps=8",
-        "ema_decay=0.0", "optimizer.lr=0.1", "optimizer.warmup_steps=1", f"runs_dir={tmp_path}", "run_id=a",
-    )  # fmt: skip
+        "ema_decay=0.0",
+        "optimizer.lr=0.1",
+        "optimizer.warmup_steps=1",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    )
     assert outcome.code == 0, outcome.err
     directory = tmp_path / "digits" / "a"
     rows = list(csv.DictReader((directory / "metrics.csv").open()))
     scores = {
-        int(row["step"]) + 1: float(row["frechet_distance_digits"]) for row in rows if row["frechet_distance_digits"]
+        int(row["step"]) + 1: float(row["frechet_distance_digits"])
+        for row in rows
+        if row["frechet_distance_digits"]
     }
     scores.pop(9, None)  # of the finished run: no checkpoint is saved then
     assert sorted(scores) == [2, 4, 6, 8]
@@ -209,30 +264,40 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     path = directory / "checkpoints" / "best.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == best
     model = load_model(path)
-    again = score_samples(digits_scorer(["fd"]).begin(digits(), 100), model.batches, 0)
-    assert again["frechet_distance_digits"] == pytest.approx(scores[best], rel=1e-4)
+    repeated = score_samples(digits_scorer(["fd"]).begin(digits(), 100), model.batches, 0)
+    assert repeated["frechet_distance_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
 @pytest.mark.deep
 def test_memory_stays_flat_while_many_samples_are_scored(scorer):
     class Many:
-        """Stands for a draw: random images, and a note of the memory that tensors hold early and late."""
+        """Draw of random images that records the memory of tensors early and late."""
 
         def batches(self, indices, seed):
             self.held = []
             for number, batch in enumerate(indices.split(100)):
-                yield batch, {"samples": torch.randint(0, 256, (len(batch), *DATA.shape), dtype=torch.uint8)}
+                yield (
+                    batch,
+                    {
+                        "samples": torch.randint(
+                            0, 256, (len(batch), *DATA.shape), dtype=torch.uint8
+                        )
+                    },
+                )
                 if number in (2, 59):
                     self.held.append(tensor_bytes())
 
-    many = Many()
-    score_samples(scorer.begin(DATA, 6000), many.batches, 0)
-    early, late = many.held
-    assert late <= early, many.held  # less, where what tests before this one left is freed meanwhile
+    draw = Many()
+    score_samples(scorer.begin(DATA, 6000), draw.batches, 0)
+    early, late = draw.held
+    # less if tensors of earlier tests are freed meanwhile
+    assert late <= early, draw.held
 
 
 def tensor_bytes():
-    storages = (value.untyped_storage() for value in gc.get_objects() if type(value) is torch.Tensor)
+    storages = (
+        value.untyped_storage() for value in gc.get_objects() if type(value) is torch.Tensor
+    )
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
@@ -241,18 +306,26 @@ def test_scores_that_no_validation_meets_are_refused(scorer):
         trained(Scores(scorer, SAMPLES, every_n_steps=7))
 
 
-def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
-    trainer = pl.Trainer(**TRAINER, callbacks=[kept := Scores(scorer, 40)])
+def test_scores_that_cost_more_than_training_are_left_out(scorer, tmp_path):
+    trainer = pl.Trainer(**TRAINER, callbacks=[scores := Scores(scorer, 40)])
     left_out = []
-    assert keep_affordable_scorer(trainer, 10, 400, tmp_path, left_out) is kept and not left_out
-    assert keep_affordable_scorer(trainer, 10, 399, tmp_path, left_out) is None and kept not in trainer.callbacks
+    assert keep_affordable_scorer(trainer, 10, 400, tmp_path, left_out) is scores and not left_out
+    assert (
+        keep_affordable_scorer(trainer, 10, 399, tmp_path, left_out) is None
+        and scores not in trainer.callbacks
+    )
     (line,) = left_out
     assert "40 samples of 10 network evaluations would cost more than the training, of 399" in line
-    assert f"sample.py ckpt={tmp_path} num_samples=40 evaluate=true, or callbacks.scores.num_samples=39" in line
+    assert (
+        f"sample.py ckpt={tmp_path} num_samples=40 evaluate=true, "
+        "or callbacks.scores.num_samples=39" in line
+    )
 
 
 def test_more_samples_are_scored_at_the_end_than_between(scorer, monkeypatch):
-    scores = Scores(scorer, 2 * SAMPLES, every_n_steps=4, num_samples_between=SAMPLES, num_steps_between=2)
+    scores = Scores(
+        scorer, 2 * SAMPLES, every_n_steps=4, num_samples_between=SAMPLES, num_steps_between=2
+    )
     steps = []
     batches = BlackoutDiffusion.batches
 
@@ -264,9 +337,15 @@ def test_more_samples_are_scored_at_the_end_than_between(scorer, monkeypatch):
     module = make_module()
     data = SourceDataModule(DATA, 50)
     trainer = pl.Trainer(
-        **TRAINER, max_steps=4, val_check_interval=2, check_val_every_n_epoch=None, num_sanity_val_steps=0,
-        use_distributed_sampler=False, callbacks=[scores], enable_checkpointing=False,
-    )  # fmt: skip
+        **TRAINER,
+        max_steps=4,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        callbacks=[scores],
+        enable_checkpointing=False,
+    )
     trainer.fit(module, data)
     assert scores.provenance["num_samples"] == SAMPLES
     trainer.validate(module, data, verbose=False)
@@ -289,7 +368,7 @@ class Nowhere:
         raise Unobtainable("fetch the weights and put them at /there")
 
 
-def test_a_run_goes_on_without_weights_that_it_cannot_have_unless_they_are_asked_for(tmp_path, capsys):
+def test_a_scorer_without_weights_is_skipped_unless_it_is_required(tmp_path, capsys):
     scores = Scores(Nowhere(), 40, every_n_steps=2, required=False)
     trained(scores)
     assert scores.values == {} and capsys.readouterr().out.count("put them at /there") == 1

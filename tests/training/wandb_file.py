@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_BLOCK, _FILE_HEADER, _HEADER = 32768, 7, 7
-_FULL, _LAST = 1, 4
+_BLOCK = 32768
+_FILE_HEADER = 7
+_HEADER = 7
+_FULL = 1
+_LAST = 4
 
 
 @dataclass
@@ -29,7 +32,7 @@ class OfflineRun:
 
 
 def read_run(folder: Path, patience: float = 30.0) -> OfflineRun:
-    """The run in an `offline-run-*` folder, once it is whole: W&B's own process writes its end a little later."""
+    """Return the run of an `offline-run-*` folder, waiting for W&B's process to finish the file."""
     (file,) = folder.glob("run-*.wandb")
     end = time.monotonic() + patience
     while (run := _read(file)).exit_code is None:
@@ -46,7 +49,9 @@ def _read(file: Path) -> OfflineRun:
         record = Record.FromString(content)
         kind = record.WhichOneof("record_type")
         if kind == "run":
-            run.id, run.name, run.group = record.run.run_id, record.run.display_name, record.run.run_group
+            run.id = record.run.run_id
+            run.name = record.run.display_name
+            run.group = record.run.run_group
             run.config |= _items(record.run.config.update)
         elif kind == "config":
             run.config |= _items(record.config.update)
@@ -62,13 +67,14 @@ def _read(file: Path) -> OfflineRun:
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    """Payloads of LevelDB's log format: blocks of fragments, each [checksum 4][length 2][kind 1][payload]."""
+    """Yield payloads of LevelDB's log: blocks of [checksum 4][length 2][kind 1][payload]."""
     assert content[:_FILE_HEADER].startswith(b":W&B") or not content
-    position, parts = _FILE_HEADER, b""
+    position = _FILE_HEADER
+    parts = b""
     while position + _HEADER <= len(content):
-        left = _BLOCK - position % _BLOCK
-        if left < _HEADER:
-            position += left
+        remaining = _BLOCK - position % _BLOCK
+        if remaining < _HEADER:
+            position += remaining
             continue
         _, length, kind = struct.unpack("<IHB", content[position : position + _HEADER])
         position += _HEADER

@@ -49,11 +49,11 @@ def read_anndata(
     ]
     has_raw = "raw/X" in nodes
     is_raw = has_raw and layer in RAW_NAMES and layer not in layers
-    found = quote_names([*layers, RAW] if has_raw else layers)
+    layer_names = quote_names([*layers, RAW] if has_raw else layers)
     if layer is not None and layer not in layers and not is_raw:
-        raise UserError(f"{path}: there is no layer {layer!r}, found {found}")
+        raise UserError(f"{path}: there is no layer {layer!r}, found {layer_names}")
     if layer is None and "X" not in nodes:
-        names = found if layers or has_raw else "no layers"
+        names = layer_names if layers or has_raw else "no layers"
         raise UserError(f"{path}: there is no X; dataset.layer names one of {names}")
 
     contents: dict[str, Any] = {}
@@ -75,7 +75,7 @@ def read_anndata(
             contents[name] = _read_column(nodes, arrays, f"obs/{name}")
     index_name = decode_text(nodes[table].attrs["_index"])
     features = _read_column(nodes, arrays, f"{table}/{index_name}").astype(str)
-    others = (*layers, RAW) if has_raw else tuple(layers)
+    available = (*layers, RAW) if has_raw else tuple(layers)
     if has_raw and not is_raw:
         unread[RAW] = "the counts of dataset.layer=raw"
     for name in nodes:
@@ -84,7 +84,7 @@ def read_anndata(
     return FileContents(
         contents,
         tuple(features.tolist()),
-        layers=others if layer is None else (),
+        layers=available if layer is None else (),
         unread=unread,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from blackout.errors import ensure
 
+# letter of an axis -> what it counts, in the order that counts have
 AXES = {
     "N": "samples",
     "E": "elements",
@@ -19,9 +20,8 @@ AXES = {
     "Y": "rows",
     "X": "columns",
 }
-"""Letter of an axis -> what it counts, in the order that counts have."""
 TIFF_CHANNELS = "CS"  # tifffile's letters of channels, and of the colours of a pixel
-AXIS_NAMES = {
+AXIS_NAMES = {  # letter of an axis -> its names in files
     "N": "n t time sample samples frame frames image images obs observation cell cells event"
     " events trial trials batch position",
     "E": "feature features gene genes var element elements variable species",
@@ -30,7 +30,6 @@ AXIS_NAMES = {
     "Y": "y row rows height lat latitude",
     "X": "x col cols column columns width lon longitude",
 }
-"""Letter of an axis -> its names in files."""
 
 
 def tiff_axes(axes: str) -> str:
@@ -95,15 +94,15 @@ def arrange_axes(array: Any, axes: str) -> Any:
     groups_by_letter = dict(zip(AXES, groups, strict=True))
     order = [k for group in groups for k in group]
     kinds = set(axes)
-    shown = "NE"
+    target_axes = "NE"
     if "L" in kinds:
-        shown = "NCL"
+        target_axes = "NCL"
     elif "Z" in kinds:
-        shown = "NCZYX"
+        target_axes = "NCZYX"
     elif "Y" in kinds:
-        shown = "NCYX" if "C" in kinds else "NYX"
+        target_axes = "NCYX" if "C" in kinds else "NYX"
     shape = []
-    for letter in shown:
+    for letter in target_axes:
         shape.append(math.prod(array.shape[k] for k in groups_by_letter[letter]))
     if order == sorted(order) and tuple(shape) == tuple(array.shape):
         return array

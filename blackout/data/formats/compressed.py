@@ -44,5 +44,8 @@ def read_bytes(path: Path, memory_per_byte: int) -> bytes:
     limit = min(limit, available_memory() // memory_per_byte)
     with open_regular(path) as file, gzip.GzipFile(fileobj=file) as archive:
         content = archive.read(limit + 1)
-    refuse(len(content) > limit, f"{path}: unpacked it has more than the {limit:,} bytes allowed")
+    refuse(
+        len(content) > limit,
+        f"{path}: it unpacks to more than {limit:,} bytes, the limit",
+    )
     return content

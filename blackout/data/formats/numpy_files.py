@@ -42,9 +42,9 @@ def read_numpy(path: Path, layer: str | None = None) -> FileContents:
     if {"format", "shape", "data"} <= arrays.keys():
         refuse_layer(path, layer)
         kind = decode_text(arrays["format"].item())
-        known = {"format", "shape", "data", "indices", "indptr", "row", "col", "_is_array"}
-        others = {name: arrays[name] for name in arrays.keys() - known}
-        return FileContents({COUNTS: sparse_matrix(kind, arrays["shape"], arrays), **others})
+        matrix_keys = {"format", "shape", "data", "indices", "indptr", "row", "col", "_is_array"}
+        columns = {name: arrays[name] for name in arrays.keys() - matrix_keys}
+        return FileContents({COUNTS: sparse_matrix(kind, arrays["shape"], arrays), **columns})
     if layer is None:
         return FileContents(arrays)
     names = quote_names(arrays)

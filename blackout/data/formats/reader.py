@@ -40,6 +40,7 @@ R_ADVICE = "in R, save counts with zellkonverter::writeH5AD, or write.csv"
 SHEET_ADVICE = "save each sheet as a .csv"
 PICTURE_ADVICE = "dataset=image_folder reads a folder of such images"
 PICKLE_ADVICE = "pickled objects are never loaded: save numbers with numpy.save"
+# suffix of a known format that is not read -> what to do
 OTHER_FORMATS = {
     ".loom": "in Python, scanpy.read_loom('x.loom').write_h5ad('x.h5ad')",
     ".h5mu": "save one modality: mudata.read('x.h5mu')['rna'].write_h5ad('x.h5ad')",
@@ -77,7 +78,6 @@ OTHER_FORMATS = {
     ".gif": PICTURE_ADVICE,
     ".webp": PICTURE_ADVICE,
 }
-"""Suffix of a known format that is not read -> what to do."""
 
 
 def read_file(path: Path, layer: str | int | None = None) -> FileContents:

@@ -34,7 +34,7 @@ def read_parquet(path: Path, layer: str | None = None) -> FileContents:
     """Read the columns of numbers and text of a .parquet file; an index of pandas is no element.
 
     Raises:
-        UserError: two columns have one name, or the file is larger than its bytes allow.
+        UserError: two columns have the same name, or the file is larger than its bytes allow.
     """
     library = load_library("pyarrow.parquet", path)
     refuse_layer(path, layer)
@@ -103,7 +103,7 @@ def make_table(
         notes: on how the file was read.
 
     Raises:
-        UserError: two columns have one name.
+        UserError: two columns have the same name.
     """
     unread = dict(unread or {})
     arrays = {}

@@ -71,9 +71,9 @@ def read_matrix_market(path: Path, layer: str | None = None) -> FileContents:
     barcodes = _read_names(barcode_file)
     sizes = (len(features), len(barcodes))
     if matrix.shape != sizes:
-        found = f"its matrix is {matrix.shape[0]} x {matrix.shape[1]}"
-        names_found = f"there are {sizes[0]} features and {sizes[1]} barcodes"
-        raise UserError(f"{path}: {found}, but {names_found}")
+        matrix_size = f"its matrix is {matrix.shape[0]} x {matrix.shape[1]}"
+        table_sizes = f"there are {sizes[0]} features and {sizes[1]} barcodes"
+        raise UserError(f"{path}: {matrix_size}, but {table_sizes}")
     name_column = min(NAME_COLUMN, len(features[0]) - 1)
     names = decode_texts(row[name_column] for row in features)
     types = decode_texts(row[TYPE_COLUMN] if len(row) > TYPE_COLUMN else "" for row in features)
@@ -110,7 +110,8 @@ def read_tenx_hdf5(
         UserError: several genomes or feature types, or no such one.
     """
     if layer in places and len(places) > 1:
-        place, layer = str(layer), None
+        place = str(layer)
+        layer = None  # it names the genome, and no feature type
     else:
         names = quote_names(places)
         several = f"{path}: it has the genomes {names}: dataset.layer={places[0]} reads the first"
@@ -171,10 +172,10 @@ def _find_one(folder: Path, prefix: str, names: tuple[str, ...]) -> Path | None:
     files = []
     for name in names:
         files += [folder / f"{prefix}{name}{suffix}" for suffix in ("", GZIP_SUFFIX)]
-    found = [file for file in files if file.is_file()]
-    listed = ", ".join(file.name for file in found)
-    refuse(len(found) > 1, f"{folder} has {listed}: leave one")
-    return found[0] if found else None
+    existing = [file for file in files if file.is_file()]
+    listed = ", ".join(file.name for file in existing)
+    refuse(len(existing) > 1, f"{folder} has {listed}: leave one")
+    return existing[0] if existing else None
 
 
 def _read_names(path: Path) -> list[list[str]]:

@@ -67,8 +67,8 @@ def read_csv(path: Path, layer: str | None = None) -> FileContents:
     if rows and row_lengths == {len(rows[0]) + 1}:
         header = ["", *rows[0]]  # as R's write.table leaves out the name of the row names
     else:
-        found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
-        message = f"every row needs as many fields as the first, found {found}"
+        number_range = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
+        message = f"every row needs as many fields as the first, found {number_range}"
         refuse(len(lengths) != 1, f"{path}: {message}")
         if _has_header(path, rows, notes):
             header = rows[0]
@@ -125,7 +125,7 @@ def _has_header(path: Path, rows: list[list[str]], notes: list[str]) -> bool:
         UserError: it may as well be a sample.
     """
     first = rows[0]
-    shown = ",".join(first[:5]) + (",..." if len(first) > 5 else "")
+    start_of_row = ",".join(first[:5]) + (",..." if len(first) > 5 else "")
     are_numbers = [is_number(field) for field in first]
     has_index = first[0] == "" and len(first) > 1
     names = first[1:] if has_index else first
@@ -139,9 +139,11 @@ def _has_header(path: Path, rows: list[list[str]], notes: list[str]) -> bool:
         is_header = is_numbered and len(names) >= MIN_NUMBERED_COLUMNS
         is_header |= is_counted and (has_index or len(names) >= MIN_COUNTED_COLUMNS)
         is_unclear = is_counted and len(names) > 1 and not is_header
-        refuse(is_unclear, f"{path}: its first row, {shown}, may be names or a sample: {advice}")
+        refuse(
+            is_unclear, f"{path}: its first row, {start_of_row}, may be names or a sample: {advice}"
+        )
         if is_header and len(rows) > 1:
-            notes.append(f"the first row, {shown}, has the names of the columns")
+            notes.append(f"the first row, {start_of_row}, has the names of the columns")
         return is_header
 
     # 2. Text in columns of text next to numbers in columns of numbers: a sample, or odd names.
@@ -152,7 +154,7 @@ def _has_header(path: Path, rows: list[list[str]], notes: list[str]) -> bool:
     occurs_again = any(row[k] == first[k] for row in rows[1:] for k in text_columns)
     is_mixed = len(rows) > 1 and bool(numbers) and are_texts
     is_unclear = is_mixed and (occurs_again or not is_counted)
-    refuse(is_unclear, f"{path}: its first row, {shown}, may be names or a sample: {advice}")
+    refuse(is_unclear, f"{path}: its first row, {start_of_row}, may be names or a sample: {advice}")
     return True
 
 

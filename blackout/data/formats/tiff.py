@@ -30,11 +30,11 @@ IMAGE_AXES = "ZCSYX"  # tifffile's letters; other axes of length 1 say nothing
 DAMAGE = re.compile("corrupt|truncat|incomplete|missing data", re.IGNORECASE)  # in tifffile's log
 MAX_LISTED = 5  # series or files that a message lists
 NODATA_TAG = 42113  # of GDAL: text of the number that stands for no data
+# photometric interpretation -> what its counts are, where they are not brightness
 PHOTOMETRIC_NOTES = {
     0: "0 is white in this file: larger counts are darker",
     3: "colours of a palette are left out: counts are the numbers of the colours",
 }
-"""Photometric interpretation -> what its counts are, where they are not brightness."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def read_tiff(path: Path, layer: str | None = None) -> FileContents:
             check_size(path, size, stored_bytes(path))
             with limit_memory(LIBRARY_BYTES + 4 * size):
                 parts = [_read_series(series) for series in all_series]
-    pixels, axes = parts[0].pixels, parts[0].axes
+    pixels = parts[0].pixels
+    axes = parts[0].axes
     if len(parts) > 1:
         pixels = np.stack([part.pixels for part in parts])
         axes = f"I{axes}"
@@ -127,10 +128,10 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
     notes = list(first.notes)
     if files != sorted(files):
         notes.append(f"files are in natural order, {files[0].name} to {files[-1].name}")
-    others = sorted(other.name for other in visible if other not in files)
-    if others:
-        listed = ", ".join(others[:MAX_LISTED])
-        notes.append(f"not read, as they are no .tif files: {listed}, {len(others)} in all")
+    not_read = sorted(file.name for file in visible if file not in files)
+    if not_read:
+        listed = ", ".join(not_read[:MAX_LISTED])
+        notes.append(f"not read, as they are no .tif files: {listed}, {len(not_read)} in all")
     if len(problems) > 1:
         problems = [f"{problems[0]} (and warnings about {len(problems) - 1} more files)"]
     stack = np.stack(images)

@@ -27,8 +27,8 @@ TEXT_CODEC = [{"id": "vlen-utf8"}]  # the only filter that is allowed, for text
 ALLOWED_WORDS = re.compile(
     r"[<>|](b1|[iu][1248]|f[248]|[SU][1-9]\d{0,3})|bool|string|u?int(8|16|32|64)|float(16|32|64)"
     r"|fixed_length_utf32|null_terminated_bytes|vlen-utf8|bytes|transpose|crc32c|sharding_indexed"
-    r"|blosc|lz4(hc)?|blosclz|zstd|gzip|zlib|snappy|(no|bit)?shuffle|little|big|start|end|array|group"
-    r"|inline|regular|default|v2|C|F|[./]"
+    r"|blosc|lz4(hc)?|blosclz|zstd|gzip|zlib|snappy|(no|bit)?shuffle|little|big|start|end|array"
+    r"|group|inline|regular|default|v2|C|F|[./]"
 )
 
 

@@ -293,8 +293,8 @@ def _add_comment(settings: dict[str, str], comment: str, line: int) -> None:
         UserError: another comment says something else.
     """
     pairs = COMMENT_SETTING.findall(comment)
-    others = COMMENT_SETTING.sub("", comment)
-    pairs += [(name, size) for size, name in COMMENT_SIZE.findall(others)]
+    remainder = COMMENT_SETTING.sub("", comment)
+    pairs += [(name, size) for size, name in COMMENT_SIZE.findall(remainder)]
     for name, value in pairs:
         name = name.lower().replace("vertices", "nodes")
         value = value.upper() if name == "vartype" else value

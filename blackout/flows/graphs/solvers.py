@@ -357,7 +357,7 @@ def _greedy_independent_set(
         removed = neighbours[node][score[neighbours[node]] > 0]
         score[removed] = 0
         if len(removed):
-            affected = np.concatenate([neighbours[other] for other in removed])
+            affected = np.concatenate([neighbours[neighbour] for neighbour in removed])
             np.subtract.at(degree, affected, 1)
             remaining = affected[score[affected] > 0]
             score[remaining] = weights[remaining] * noise[remaining] / (degree[remaining] + 1)

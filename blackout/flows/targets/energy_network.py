@@ -117,14 +117,14 @@ class EnergyNetwork(LearnedEnergy):
             hidden = self._first_layer(x)
             current = x[:, sites].long()
             shifts = torch.arange(1, self.levels, device=x.device)
-            others = (current[..., None] + shifts) % self.levels
+            other_levels = (current[..., None] + shifts) % self.levels
             weight = self._first.weight.T.view(self.sites, self.basis.shape[1], -1)
             columns = self.basis @ weight  # [d, S, h], contribution of a level to the first layer
-            neighbours = hidden[:, None, None] + columns[sites[:, None], others]
+            neighbours = hidden[:, None, None] + columns[sites[:, None], other_levels]
             neighbours = neighbours - columns[sites, current][:, :, None]
             ratios = self._after_first(hidden)[:, None, None] - self._after_first(neighbours)
             log_ratios = ratios.new_zeros(*current.shape, self.levels)
-            return log_ratios.scatter_(2, others, ratios)
+            return log_ratios.scatter_(2, other_levels, ratios)
 
     def gibbs_sweep(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """Draw every site in turn, [B, d]; of two levels with one evaluation per site.

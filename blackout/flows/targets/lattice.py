@@ -519,6 +519,10 @@ class SpinGlass(Couplings):
         coupling_std: standard deviation of J_ij.
         field_std: standard deviation of h_i.
         seed: of both.
+
+    Example:
+        >>> SpinGlass(3).log_density(torch.zeros(2, 9, dtype=torch.uint8)).shape
+        torch.Size([2])
     """
 
     def __init__(
@@ -549,6 +553,13 @@ class FixedComposition(Target):
 
     Raises:
         ValueError: counts that do not add up to the number of sites.
+
+    References: Kawasaki 1966; checked in tests/flows/test_annealing.py.
+
+    Example:
+        >>> target = FixedComposition(Ising(2), counts=[2, 2])
+        >>> target.log_density(torch.tensor([[0, 0, 0, 1]], dtype=torch.uint8)).tolist()
+        [-inf]
     """
 
     allows_single_flips = False

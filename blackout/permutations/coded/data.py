@@ -248,6 +248,11 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
             held-out permutations.
 
     References: Severo et al. 2025, section 5.2.
+
+    Example:
+        >>> data = cycles(5, share=0.5)
+        >>> data.length, data.size("train") + data.size("val") + data.size("test")
+        (5, 24)
     """
     check_length("cycles", length)
     ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
@@ -327,6 +332,11 @@ def mallows(length: int = 8) -> PermutationData:
         ValueError: length < 2.
 
     References: Mallows 1957.
+
+    Example:
+        >>> data = mallows(6)
+        >>> data.batch("test", torch.arange(2))["condition"].shape
+        torch.Size([2, 1])
     """
     check_length("mallows", length)
 
@@ -376,6 +386,11 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
         ValueError: length < 2, or a ratio that is not positive.
 
     References: Plackett 1975.
+
+    Example:
+        >>> data = plackett_luce(3, ratio=2.0)
+        >>> data.batch("test", torch.arange(2))["x"].shape
+        torch.Size([2, 3])
     """
     check_length("plackett_luce", length)
     ensure(
@@ -517,7 +532,7 @@ def read_orders(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     for line, row in enumerate(rows, 1):
         refuse(
             sorted(row) != names,
-            f"{file}, line {line}: each name of the first line is needed once, best first",
+            f"{file}, line {line}: must list each name of the first line once, best first",
         )
     refuse(len(names) < 2, f"{file}: lines of at least two names are needed")
     orders = torch.tensor([[index[name] for name in row] for row in rows])
@@ -546,8 +561,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     n = len(alternatives)
     if n < 2 or not votes or [number for number, _ in alternatives] != [*range(1, n + 1)]:
         raise UserError(
-            f"{file}: {n} alternatives and {len(votes)} votes are no file of PrefLib "
-            "with NAME 1, 2, ..."
+            f"{file}: not a file of PrefLib: it has {n} alternatives, numbered 1, 2, ..., and "
+            f"{len(votes)} votes; at least 2 alternatives and 1 vote are needed"
         )
     stated = {name: int(size) for name, size in STATED_SIZE.findall("\n".join(lines))}
     # 2. the levels of each vote
@@ -562,8 +577,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
         if not (are_alternatives and is_count and members and distinct):
             text = f"{count}: {vote}"[:100]
             raise UserError(
-                f"{file}, line {line}: not a number of voters and alternatives 1..{n}, "
-                f"each once: {text}"
+                f"{file}, line {line}: a vote must be `COUNT: ALTERNATIVES`, with "
+                f"alternatives 1..{n} at most once, not {text!r}"
             )
         levels[row] = len(groups)  # alternatives that the vote leaves out
         for level, group in enumerate(groups):

@@ -49,6 +49,7 @@ NETWORK_BATCH = 1000  # permutations in one network evaluation
 MAX_FITTED = 20_000  # permutations to which classical models are fitted
 MAX_MIXTURE_ITEMS = 100  # items up to which mixtures are fitted
 
+# scores of samples that a data set of permutations may define
 SCORES = {
     "valid": MetricDescription("share of samples", "higher"),
     "unique": MetricDescription("share of samples", "reference"),
@@ -57,7 +58,6 @@ SCORES = {
     "distance": MetricDescription("adjacent swaps", "reference"),
     **PUZZLE_METRICS,
 }
-"""Scores of samples that a data set of permutations may define."""
 
 
 @component("metrics")
@@ -244,11 +244,11 @@ def likelihood_report(
             "greedy draws have no density: the bits are those of the same passes and order "
             "without it"
         )
-    given = settings.get("given")
-    if given is not None:
+    condition = settings.get("given")
+    if condition is not None:
         likelihood["given"] = "none: the bits are those of whole permutations"
     if options["baselines"] and source.kind == "rankings":
-        num_observed = given if type(given) is int else 0
+        num_observed = condition if type(condition) is int else 0
         likelihood["rankings"] = ranking_baselines(source, num_observed, size)
     sample_values = {"nll_bits_test": SampleValues(torch.arange(size), bits, kind)}
     return {

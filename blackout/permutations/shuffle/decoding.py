@@ -43,9 +43,8 @@ from blackout.training.model import check_finite_output
 DEFAULT_BEAM_WIDTH = 16  # lists that `Beam` keeps unless the settings say otherwise
 MAX_COMPLETE_ITEMS = 5  # items up to which `Beam` keeps all lists (120) by default
 
-NUM_SAMPLED_STATES = (
-    600  # states of `sample_orders` before the last step but one, which doubles them
-)
+# states of `sample_orders` before the last step but one, which doubles them
+NUM_SAMPLED_STATES = 600
 SAMPLES_PER_STATE = 8  # last steps of `sample_orders` from each state
 NETWORK_BATCH = 64  # lists in one evaluation; more wait for memory half of the time on a CPU
 

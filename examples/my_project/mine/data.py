@@ -19,8 +19,10 @@ def stars(photons: float = 30.0, size: int = 8, seed: int = 0) -> CountData:
     """
     generator = torch.Generator().manual_seed(seed)
     centre = size * torch.rand(NUM_IMAGES, 2, 1, 1, generator=generator)
-    pixels = torch.stack(torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")) + 0.5
+    axis = torch.arange(size) + 0.5
+    pixels = torch.stack(torch.meshgrid(axis, axis, indexing="ij"))
     rate = photons * torch.exp(-((pixels - centre) ** 2).sum(1, keepdim=True) / 2)
     counts = torch.poisson(rate, generator=generator).long().clamp(max=255)
-    train, val, test = counts.split([NUM_TRAINING, NUM_VALIDATION, NUM_IMAGES - NUM_TRAINING - NUM_VALIDATION])
+    num_test = NUM_IMAGES - NUM_TRAINING - NUM_VALIDATION
+    train, val, test = counts.split([NUM_TRAINING, NUM_VALIDATION, num_test])
     return CountData("stars", train=train, val=val, test=test, max_count=255)

@@ -18,7 +18,9 @@ class TwoLayers(nn.Module):
         self.shape = shape
         self.outputs = outputs
         size = torch.Size(shape).numel()
-        self.layers = nn.Sequential(nn.Linear(size + 1, width), nn.SiLU(), nn.Linear(width, outputs * size))
+        self.layers = nn.Sequential(
+            nn.Linear(size + 1, width), nn.SiLU(), nn.Linear(width, outputs * size)
+        )
 
     def forward(self, x: Tensor, label: Tensor) -> Tensor:
         """Return [B, outputs * C, ...] for scaled counts [B, C, ...] and time labels [B]."""

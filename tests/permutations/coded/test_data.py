@@ -282,11 +282,11 @@ def test_votes_in_preflib_format_are_read(tmp_path):
     for text, word in (
         (f"{names}9: 1,2,4\n", "line 4: not a number"),
         (names, "3 alternatives and 0 votes"),
-        (f"{names}9: 1,1\n", "each once"),
+        (f"{names}9: 1,1\n", "at most once"),
         ("3\n1,a\n9,1,2\n", "0 alternatives"),
-        ("", "no file of PrefLib"),
+        ("", "not a file of PrefLib"),
         (f"{names}999999999: 1,2\n", "places of all votes"),
-        (names.replace("3:", "4:") + "9: 1,2\n", "with NAME 1, 2, ..."),
+        (names.replace("3:", "4:") + "9: 1,2\n", "numbered 1, 2, ..."),
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=word):
@@ -302,7 +302,7 @@ def test_a_table_of_names_is_read_as_votes(tmp_path):
     orders = source.batch("train", torch.arange(source.size("train")))["x"].unique(dim=0)
     assert torch.equal(orders, torch.tensor([[0, 1, 2], [2, 0, 1]]))
     for text, word in (
-        ("a,b,c\na,b\n", "line 2: each name of the first line"),
+        ("a,b,c\na,b\n", "line 2: must list each name of the first line"),
         ("a,a\n", "line 1"),
         ("a,b\n1,2\n", "line 2"),
         ("", "two names"),

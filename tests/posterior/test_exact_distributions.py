@@ -1,4 +1,4 @@
-"""Laws that are known exactly, by enumeration; words in sequences; a classifier that learns; a spectral distance."""
+"""Exact distributions against enumeration, motifs of sequences, and a classifier that learns."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ def chain():
     return Chain(first, weight, 3)
 
 
-def law(chain, node=None):
+def state_probabilities(chain, node=None):
     """Of all 27 states, by multiplication."""
     p = chain.first[STATES[:, 0]] * chain.weight[STATES[:, :-1], STATES[:, 1:]].prod(1)
     if node is not None:
@@ -46,30 +46,33 @@ def law(chain, node=None):
     return p / p.sum()
 
 
-def p_of_draws(x, p):
-    found = np.bincount((x.long() @ torch.tensor([9, 3, 1])).numpy(), minlength=27)
-    return stats.chisquare(found, len(x) * p.numpy()).pvalue
+def draws_p_value(x, p):
+    frequencies = np.bincount((x.long() @ torch.tensor([9, 3, 1])).numpy(), minlength=27)
+    return stats.chisquare(frequencies, len(x) * p.numpy()).pvalue
 
 
-def test_draws_marginals_and_means_are_those_of_all_states(chain):
+def test_draws_marginals_and_means_agree_with_enumeration(chain):
     node = torch.from_numpy(np.random.default_rng(1).random((3, 3)))
-    p = law(chain, node)
-    many = node.expand(20_000, 3, 3)
-    assert p_of_draws(chain.draw(many, SampleStreams(0, torch.arange(20_000)).step(0)), p) > 1e-3
-    wanted = torch.stack(
+    p = state_probabilities(chain, node)
+    nodes = node.expand(20_000, 3, 3)
+    assert (
+        draws_p_value(chain.draw(nodes, SampleStreams(0, torch.arange(20_000)).step(0)), p) > 1e-3
+    )
+    marginals = torch.stack(
         [torch.stack([p[STATES[:, i] == v].sum() for v in range(3)]) for i in range(3)]
     )
-    assert torch.allclose(chain.marginals(node[None])[0], wanted)
+    assert torch.allclose(chain.marginals(node[None])[0], marginals)
     pair = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 3)))
     tilted = chain.tilted(pair, 1.5)
     sums = pair[STATES[:, :-1], STATES[:, 1:]].sum(1)
-    p = law(chain) * torch.exp(1.5 * sums)
+    p = state_probabilities(chain) * torch.exp(1.5 * sums)
     assert tilted.expected(pair) == pytest.approx(float((p * sums).sum() / p.sum()))
 
 
 def test_reverse_runs_follow_bayes_rule(chain):
     model = ExactModel("toy", chain)
-    z, t = torch.tensor([[2, 0, 1]]), 0.7
+    z = torch.tensor([[2, 0, 1]])
+    t = 0.7
     node = noise_of(model.process, z, torch.tensor(t, dtype=torch.float64))[0]
     keep = math.exp(-t)
     assert torch.allclose(
@@ -77,14 +80,17 @@ def test_reverse_runs_follow_bayes_rule(chain):
     )
     streams = SampleStreams(3, torch.arange(20_000))
     assert (
-        p_of_draws(model.prior().reverse(z.expand(20_000, 3), t, streams), law(chain, node)) > 1e-3
+        draws_p_value(
+            model.prior().reverse(z.expand(20_000, 3), t, streams), state_probabilities(chain, node)
+        )
+        > 1e-3
     )
-    assert p_of_draws(model.prior().draw(20_000, streams), law(chain)) > 1e-3
+    assert draws_p_value(model.prior().draw(20_000, streams), state_probabilities(chain)) > 1e-3
     predicted = model.prior().denoiser(z, torch.tensor(t, dtype=torch.float64))
     assert torch.allclose(predicted.mean[0].T.double(), chain.marginals(node[None])[0], atol=1e-6)
 
 
-def test_words_are_counted_and_drawn_in_two_colours():
+def test_motifs_are_counted_and_drawn_in_two_colours():
     x = torch.tensor([[1, 2, 1, 2, 0], [2, 1, 1, 1, 2]])
     operator = Motif((1, 2), [0.0, 2.0])
     assert operator(x.double()).tolist() == [[1, 0, 1, 0], [0, 0, 0, 1]]
@@ -104,7 +110,7 @@ def test_words_are_counted_and_drawn_in_two_colours():
         Tilt([])
 
 
-def test_laws_made_by_hand_are_laws():
+def test_chains_made_by_hand_are_normalised():
     for chain in (Dna().chain, melody(16), Synthetic(3).chain):
         assert torch.allclose(
             chain.weight.sum(1), torch.ones(len(chain.weight), dtype=torch.float64)
@@ -115,12 +121,13 @@ def test_laws_made_by_hand_are_laws():
 
 
 def test_the_exact_posterior_of_the_grid_is_that_of_its_reward():
-    model, reward = Synthetic(2), Reward(Ring(), 2.0)
+    model = Synthetic(2)
+    reward = Reward(Ring(), 2.0)
     x = torch.cartesian_prod(torch.arange(50), torch.arange(50))
-    both = model.p[x].prod(1) * torch.exp(2.0 * reward(x.double())[:, 0])
-    one = model.exact(Ring(), 2.0)
-    assert torch.allclose(both / both.sum(), one[x].prod(1), atol=1e-15)
-    assert hellinger(one.numpy(), one.numpy()) == pytest.approx(0.0, abs=1e-7)
+    joint = model.p[x].prod(1) * torch.exp(2.0 * reward(x.double())[:, 0])
+    exact = model.exact(Ring(), 2.0)
+    assert torch.allclose(joint / joint.sum(), exact[x].prod(1), atol=1e-15)
+    assert hellinger(exact.numpy(), exact.numpy()) == pytest.approx(0.0, abs=1e-7)
     assert hellinger(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 1.0
 
 
@@ -135,15 +142,16 @@ def images(labelled=True):
     return CountData("halves", x, x[:60], 16, labels, None if labels is None else labels[:60])
 
 
-def test_a_classifier_learns_the_same_whatever_was_drawn_before():
-    first, again = LearnedClassifier(300, 4), LearnedClassifier(300, 4)
+def test_training_a_classifier_leaves_the_global_generator_alone():
+    first = LearnedClassifier(300, 4)
+    second = LearnedClassifier(300, 4)
     first.learn(images(), 16)
     torch.rand(5)
     state = torch.get_rng_state()
-    again.learn(images(), 16)
+    second.learn(images(), 16)
     assert torch.equal(torch.get_rng_state(), state)
     x = images().test
-    assert torch.equal(first(x.double()), again(x.double()))
+    assert torch.equal(first(x.double()), second(x.double()))
     assert float((first(x).argmax(1) == torch.arange(60) % 2).double().mean()) > 0.95
     with pytest.raises(UserError, match="no labelled images"):
         LearnedClassifier().learn(images(labelled=False), 16)
@@ -163,8 +171,8 @@ def test_an_exact_model_is_for_posteriors_alone():
 
 
 @pytest.mark.deep
-def test_a_classifier_of_sequences_finds_a_word_wherever_it_stands():
-    """As an oracle of enhancers: it learns from activities in classes, and a second one judges."""
+def test_a_classifier_of_sequences_finds_a_motif_at_any_place():
+    """As an oracle of enhancers, which learns classes of activity."""
     x = torch.randint(4, (600, 24), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     labels = torch.arange(600) % 2
     for row in range(1, 600, 2):

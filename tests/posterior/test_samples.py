@@ -1,4 +1,4 @@
-"""Every claim about posteriors, and the samplers' own draws at the sizes users see."""
+"""Samples of every posterior method against enumerated posteriors."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -59,11 +59,11 @@ CHAINS = 10_000
 
 @pytest.mark.parametrize("claims", [matrices, likelihoods, draws])
 def test_every_claim_holds(claims):
-    found = list(claims())
-    assert found and [(one.name, one.error) for one in found if not one.holds] == []
+    results = list(claims())
+    assert results and [(result.name, result.error) for result in results if not result.holds] == []
 
 
-def test_a_wrong_law_is_told_apart():
+def test_the_published_potential_has_another_distribution():
     """The published potential differs by more than the tolerance of any claim."""
     toy = SplitToy(np.array([0.5, 0.2, 0.3]), np.array([1.0, 0.5, 0.1]), 3, 1, uniform_element(3))
     assert total_variation(toy.split(0.1), toy.posterior) > 1e-3
@@ -71,7 +71,7 @@ def test_a_wrong_law_is_told_apart():
 
 
 def problem_of_counts(levels, seed=1):
-    """A spiky law of three counts, and photons from their weighted sum: (p, likelihood, problem)."""
+    """Return (p, likelihood, problem) of three spiky counts, with photons of their weighted sum."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(0.3 * np.ones(levels**3))
     axes = np.stack(np.meshgrid(*[np.arange(levels)] * 3, indexing="ij"), -1).reshape(-1, 3)
@@ -85,11 +85,11 @@ def problem_of_counts(levels, seed=1):
     )
 
 
-def above_the_floor(samples, posterior, levels):
+def excess_total_variation(samples, posterior, levels):
     """Total variation less that of as many independent draws."""
     floor = np.random.default_rng(0).multinomial(len(samples), posterior) / len(samples)
-    found = count_states(samples, levels) / len(samples)
-    return total_variation(found, posterior) - total_variation(floor, posterior)
+    frequencies = count_states(samples, levels) / len(samples)
+    return total_variation(frequencies, posterior) - total_variation(floor, posterior)
 
 
 @pytest.mark.deep
@@ -101,28 +101,30 @@ def test_black_box_photons_of_125_states():
     moves = NoiseDenoise((1.0, 0.4, 0.1), 24).sample(
         prior, BlackBoxed(problem), CHAINS, seed=1, start=split.samples
     )
-    assert above_the_floor(split.samples, toy.posterior, 5) <= 0.045
-    assert above_the_floor(moves.samples, toy.posterior, 5) <= 0.025
+    assert excess_total_variation(split.samples, toy.posterior, 5) <= 0.045
+    assert excess_total_variation(moves.samples, toy.posterior, 5) <= 0.025
 
 
-def test_reverse_runs_take_as_many_steps_as_they_are_told():
-    """H above the grid's first time, and the last one to 0 [Chu 2025, Table 7]."""
+def test_reverse_runs_take_the_requested_steps():
+    """H steps above the first time of the grid, and one to 0 (Chu et al. 2025, Table 7)."""
     prior = Prior(ExactDenoiser(pixel_pair()), PureDeath(15), (2,), times=logit_times(8, 5.0, -5.0))
     problem = InverseProblem(Identity(), Poisson(), torch.tensor([1.0, 2.0]))
-    found = SplitGibbs((3.0, 1.0), steps=7).sample(prior, problem, 2)
-    assert [sweep["network_evaluations"] for sweep in found.trace] == [8, 8]
+    posterior = SplitGibbs((3.0, 1.0), steps=7).sample(prior, problem, 2)
+    assert [sweep["network_evaluations"] for sweep in posterior.trace] == [8, 8]
 
 
-def test_states_on_the_way_are_valued_by_evaluations_that_the_next_steps_take_over():
+def test_particles_reuse_the_evaluations_that_value_their_states():
     """One evaluation a step, of every particle, and the evidence of the pair's sum is right."""
     pair = pixel_pair()
     prior = Prior(ExactDenoiser(pair), PureDeath(15), (2,), times=logit_times(8, 5.0, -5.0))
-    found = SMC(10).sample(
+    posterior = SMC(10).sample(
         prior, problem := InverseProblem(Identity(), Poisson(), torch.tensor([4.0, 2.0])), 100
     )
-    assert sum(sweep["network_evaluations"] for sweep in found.trace) == 10 * (len(prior.times) - 1)
+    assert sum(sweep["network_evaluations"] for sweep in posterior.trace) == 10 * (
+        len(prior.times) - 1
+    )
     likelihood = problem.log_likelihood(torch.from_numpy(pair.states).double()).exp().numpy()
-    estimate, error = log_mean_exp(found.log_evidence.numpy())
+    estimate, error = log_mean_exp(posterior.log_evidence.numpy())
     assert abs(estimate - math.log((pair.cube.ravel() * likelihood).sum())) < 4 * error + 0.05 < 0.4
 
 
@@ -137,13 +139,13 @@ def test_one_proposal_per_sweep_is_enough_for_categories():
         InverseProblem(Matrix(torch.ones(1, 2)), Poisson(1.0, 0.2), torch.tensor([4.0]))
     )
     prior = ExactPrior(None, Uniform(4), (2,), toy=toy)
-    found = SplitGibbs(anneal(400, 3.0, 0.01), proposals=1).sample(prior, problem, CHAINS // 2)
-    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.05
+    posterior = SplitGibbs(anneal(400, 3.0, 0.01), proposals=1).sample(prior, problem, CHAINS // 2)
+    assert excess_total_variation(posterior.samples, toy.posterior, 5) <= 0.05
 
 
 @pytest.mark.parametrize("y", [1, pytest.param(3, marks=pytest.mark.deep)])
 def test_a_known_pixel(y):
-    """Where overwriting is off by .1 to .3."""
+    """Overwriting is off by 0.1 to 0.3 here."""
     p, _, _ = problem_of_counts(5)
     p = p.reshape(25, 5).sum(1)
     likelihood = (np.arange(25) // 5 == y) * 1.0
@@ -152,10 +154,12 @@ def test_a_known_pixel(y):
     problem = InverseProblem(
         Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([float(y), 0.0])
     )
-    found = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, problem, CHAINS)
-    assert (found.samples[:, 0] == y).all() and bool(torch.isfinite(found.log_likelihood).all())
-    assert 0 < float(found.num_repaired.double().mean()) < 0.5
-    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.085
+    posterior = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, problem, CHAINS)
+    assert (posterior.samples[:, 0] == y).all() and bool(
+        torch.isfinite(posterior.log_likelihood).all()
+    )
+    assert 0 < float(posterior.num_repaired.double().mean()) < 0.5
+    assert excess_total_variation(posterior.samples, toy.posterior, 5) <= 0.085
 
 
 @dataclass(frozen=True)
@@ -164,43 +168,44 @@ class WalkingPrior(Prior):
 
     toy: Toy = field(kw_only=True)
 
-    def _drawn(self, laws, source):
-        drawn = categorical(torch.from_numpy(laws), source).numpy()
-        return torch.from_numpy(self.toy.states[drawn]).to(torch.uint8)
+    def _draw_states(self, rows, source):
+        numbers = categorical(torch.from_numpy(rows), source).numpy()
+        return torch.from_numpy(self.toy.states[numbers]).to(torch.uint8)
 
     def initial_states(self, num_samples, source=None):
-        law = self.toy.marginal(math.exp(-self.final_time))
-        return self._drawn(np.tile(law, (num_samples, 1)), source.step(0))
+        initial = self.toy.marginal(math.exp(-self.final_time))
+        return self._draw_states(np.tile(initial, (num_samples, 1)), source.step(0))
 
     def step(self, x, s, t, source=None):
         matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
-        return self._drawn(matrix[state_numbers(x, self.toy.levels)], source)
+        return self._draw_states(matrix[state_numbers(x, self.toy.levels)], source)
 
     def expected_data(self, x, s):
-        laws = self.toy.reverse(1.0, math.exp(-float(s)))[state_numbers(x, self.toy.levels)]
-        return torch.from_numpy(laws @ self.toy.states).double()
+        rows = self.toy.reverse(1.0, math.exp(-float(s)))[state_numbers(x, self.toy.levels)]
+        return torch.from_numpy(rows @ self.toy.states).double()
 
     def one_step_samples(self, x, s, streams, num_samples):
         return [
-            self.step(x, torch.zeros_like(s), s, streams.fold_in(k).step(0)) for k in range(num_samples)
+            self.step(x, torch.zeros_like(s), s, streams.fold_in(k).step(0))
+            for k in range(num_samples)
         ]
 
     def reverse(self, z, t, source=None, num_steps=None):
-        return self._drawn(
+        return self._draw_states(
             self.toy.reverse(1.0, math.exp(-t))[state_numbers(z, self.toy.levels)], source.step(0)
         )
 
 
 @pytest.mark.deep
-def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
-    """Binomial thinning: rollouts that contradict y were taken for the last word, and more particles were worse."""
+def test_particles_reach_the_posterior_of_a_likelihood_with_zeros():
+    """With binomial thinning a rollout may contradict y although its particle does not."""
     p, _, _ = problem_of_counts(5)
     toy = Toy("counts", p.reshape(5, 5, 5))
     problem = InverseProblem(Identity(), Binomial([0.3, 0.5, 0.4]), torch.tensor([1.0, 2.0, 0.0]))
     prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 5.0, -5.0), toy=toy)
-    found = SMC(40, rollouts=1).sample(prior, problem, 1500)
+    posterior = SMC(40, rollouts=1).sample(prior, problem, 1500)
     weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
-    assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.035
+    assert excess_total_variation(posterior.samples, weight / weight.sum(), 5) <= 0.035
 
 
 def all_alike(x, t):
@@ -212,17 +217,19 @@ def all_alike(x, t):
     return CategoricalPrediction(both.expand(-1, -1, x.shape[1]).float())
 
 
-def test_the_best_particle_is_chosen_by_guesses_of_itself():
-    """Of its parent, which all have in common, they would tell nothing: half of the samples were wrong."""
+def test_greedy_particles_are_valued_by_their_own_guesses():
+    """Guesses of the common parent would not tell the particles from each other."""
     prior = Prior(all_alike, Uniform(1), (8,), times=logit_times(20, 5.0, -5.0))
     problem = InverseProblem(Inpaint(torch.arange(8) == 0), Flips(3.0), torch.ones(8))
-    found = SMC(4, greedy=True).sample(prior, problem, 200)
-    assert float((found.samples == 1).all(1).double().mean()) >= 0.95
-    assert sum(sweep["network_evaluations"] for sweep in found.trace) == 4 * (len(prior.times) - 1)
+    posterior = SMC(4, greedy=True).sample(prior, problem, 200)
+    assert float((posterior.samples == 1).all(1).double().mean()) >= 0.95
+    assert sum(sweep["network_evaluations"] for sweep in posterior.trace) == 4 * (
+        len(prior.times) - 1
+    )
 
 
-def test_a_guess_that_contradicts_one_number_is_valued_by_the_others():
-    """Of many thinned pixels nearly all guesses contradict one."""
+def test_a_guess_that_contradicts_one_measurement_keeps_the_other_terms():
+    """Nearly all guesses contradict one of many thinned pixels."""
     problem = InverseProblem(Identity(), Binomial(0.5), torch.tensor([2.0, 1.0]))
     data = torch.tensor([[1.0, 1.0], [1.0, 3.0]]).double()
     assert SMC(2)._log_mean_likelihood(problem, [data], raise_zeros=True).exp().tolist() == [
@@ -233,13 +240,11 @@ def test_a_guess_that_contradicts_one_number_is_valued_by_the_others():
     ]
 
 
-BLUR, THIRD = (
-    torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]]),
-    torch.tensor([1.0, 2.0, 0.0]),
-)
-FIVE = {
+BLUR = torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]])
+MEASURED = torch.tensor([1.0, 2.0, 0.0])
+PROBLEMS = {
     "sum": InverseProblem(Matrix(torch.ones(1, 3)), Poisson(1.0, 0.5), torch.tensor([6.0])),
-    "thinning with zeros": InverseProblem(Identity(), Binomial([0.3, 0.5, 0.4]), THIRD),
+    "thinning with zeros": InverseProblem(Identity(), Binomial([0.3, 0.5, 0.4]), MEASURED),
     "blur": InverseProblem(Matrix(BLUR), Poisson(), torch.tensor([2.0, 1.0, 3.0])),
     "exposure map": InverseProblem(
         Identity(), Poisson([0.5, 2.0, 1.0]), torch.tensor([1.0, 3.0, 0.0])
@@ -253,16 +258,16 @@ def evidence(problem, number, particles=20, seed=0):
     p, _, _ = problem_of_counts(5)
     toy = Toy("counts", p.reshape(5, 5, 5))
     prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 5.0, -5.0), toy=toy)
-    found = SMC(particles).sample(prior, problem, number, seed)
+    posterior = SMC(particles).sample(prior, problem, number, seed)
     exact = float(
         (p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()).sum()
     )
-    return *log_mean_exp(found.log_evidence.numpy()), math.log(exact)
+    return *log_mean_exp(posterior.log_evidence.numpy()), math.log(exact)
 
 
 @pytest.mark.deep
 def test_an_unknown_exposure_and_the_counts_are_drawn_together():
-    """posterior=auto: sweeps that draw the number in turn, then moves, against enumeration, zeros and all."""
+    """posterior=auto against enumeration, with a likelihood that has zeros."""
     p, _, _ = problem_of_counts(5)
     blind = BlindProblem(
         Identity(),
@@ -274,73 +279,74 @@ def test_an_unknown_exposure_and_the_counts_are_drawn_together():
     toy = SplitToy(p, blind.log_likelihood(states.double()).exp().numpy(), 5, 3, death_element(5))
     prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
     method = Auto().resolve(prior, blind)
-    found = method.sample(prior, blind, 1000)
-    assert type(method).__name__ == "Auto" and bool(torch.isfinite(found.log_likelihood).all())
-    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.03
+    posterior = method.sample(prior, blind, 1000)
+    assert type(method).__name__ == "Auto" and bool(torch.isfinite(posterior.log_likelihood).all())
+    assert excess_total_variation(posterior.samples, toy.posterior, 5) <= 0.03
 
 
 @pytest.mark.deep
 def test_confidence_intervals_of_an_unknown_gain_cover():
-    """200 truths and gains of the prior; of nine tenths the gain lies between the ends of 19 joint draws."""
+    """Of 200 truths and gains of the prior, nine tenths of the gains lie within 19 joint draws."""
     p, _, _ = problem_of_counts(5)
-    rng, states = (
-        np.random.default_rng(0),
-        torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double(),
-    )
+    rng = np.random.default_rng(0)
+    states = torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states).double()
     gain = torch.from_numpy(0.5 * 8 ** rng.random(200))
     x = states[rng.choice(125, 200, p=p)]
-    camera = [Camera(3.0, 0.5, float(one), 10.0, 0.3) for one in gain]
+    cameras = [Camera(3.0, 0.5, float(value), 10.0, 0.3) for value in gain]
     streams = SampleStreams(1, torch.arange(200))
-    numbers_of = [SampleStreams(1, torch.tensor([k])).step(0) for k in range(200)]
-    y = torch.cat([one.draw(x[k : k + 1], numbers_of[k]) for k, one in enumerate(camera)])
+    sources = [SampleStreams(1, torch.tensor([k])).step(0) for k in range(200)]
+    y = torch.cat([camera.draw(x[k : k + 1], sources[k]) for k, camera in enumerate(cameras)])
     problem = BlindProblem(
         Identity(), Camera(3.0, 0.5, 2.0, 10.0, 0.3), y, UnknownParameter("noise", "gain", 0.5, 4.0)
     )
-    log_l = problem.log_likelihood(states.repeat_interleave(200, 0)).view(125, 200)
-    weight = log_l.T.exp() * torch.from_numpy(p)
-    found = torch.stack([
-        problem.draw_value(states[categorical(weight, streams.fold_in(k).step(1))], streams.fold_in(k).step(2))
-        for k in range(200, 219)
-    ])  # fmt: skip
-    assert 0.87 <= float(((found.amin(0) < gain) & (gain < found.amax(0))).double().mean()) <= 0.93
-    assert float(found.log().std(0).median()) < 0.6 * math.log(8) / math.sqrt(
-        12
-    )  # the data say something
+    log_likelihood = problem.log_likelihood(states.repeat_interleave(200, 0)).view(125, 200)
+    weight = log_likelihood.T.exp() * torch.from_numpy(p)
+    draws = torch.stack(
+        [
+            problem.draw_value(
+                states[categorical(weight, streams.fold_in(k).step(1))], streams.fold_in(k).step(2)
+            )
+            for k in range(200, 219)
+        ]
+    )
+    assert 0.87 <= float(((draws.amin(0) < gain) & (gain < draws.amax(0))).double().mean()) <= 0.93
+    # the data are informative: the spread is far below that of the log-uniform prior
+    prior_spread = math.log(8) / math.sqrt(12)
+    assert float(draws.log().std(0).median()) < 0.6 * prior_spread
 
 
 @pytest.mark.parametrize("name", ["exposure map", pytest.param("gaussian", marks=pytest.mark.deep)])
-def test_moves_take_the_bias_of_few_particles_away(name):
-    """What posterior=auto does with black boxes; 16 particles alone are off by .03 to .04."""
+def test_moves_remove_the_bias_of_few_particles(name):
+    """What posterior=auto does with black boxes; 16 particles alone are off by 0.03 to 0.04."""
     p, _, _ = problem_of_counts(5)
-    toy, problem = Toy("counts", p.reshape(5, 5, 5)), FIVE[name]
+    toy = Toy("counts", p.reshape(5, 5, 5))
+    problem = PROBLEMS[name]
     prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 6.0, -6.0), toy=toy)
     weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
-    found = Auto().resolve(prior, BlackBoxed(problem)).sample(prior, BlackBoxed(problem), 1500)
-    assert len(found.log_evidence) == 1500
-    assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.02
+    posterior = Auto().resolve(prior, BlackBoxed(problem)).sample(prior, BlackBoxed(problem), 1500)
+    assert len(posterior.log_evidence) == 1500
+    assert excess_total_variation(posterior.samples, weight / weight.sum(), 5) <= 0.02
 
 
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_the_evidence_is_that_of_enumeration(name):
-    found, error, exact = evidence(FIVE[name], 100)
-    assert abs(found - exact) < 4 * error < 0.4
+    estimate, error, exact = evidence(PROBLEMS[name], 100)
+    assert abs(estimate - exact) < 4 * error < 0.4
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_the_evidence_is_within_a_twentieth_of_a_nat(name):
-    found, error, exact = evidence(FIVE[name], 1200)
-    assert abs(found - exact) < 0.05 and error < 0.03
+    estimate, error, exact = evidence(PROBLEMS[name], 1200)
+    assert abs(estimate - exact) < 0.05 and error < 0.03
 
 
-@pytest.mark.parametrize("name", FIVE)
-def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
-    """posterior=auto as it comes; its sweeps alone are off by .07 (exposure map) and .2 (gaussian)."""
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_default_method_has_no_bias(name):
+    """posterior=auto; its sweeps alone are off by 0.07 (exposure map) and 0.2 (gaussian)."""
     p, _, _ = problem_of_counts(5)
-    problem, axes = (
-        FIVE[name],
-        np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3),
-    )
+    problem = PROBLEMS[name]
+    axes = np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3)
     toy = SplitToy(
         p,
         problem.log_likelihood(torch.from_numpy(axes).double()).exp().numpy(),
@@ -349,34 +355,38 @@ def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
         death_element(5),
     )
     prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
-    found = Auto().resolve(prior, problem).sample(prior, problem, 3000)
-    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.02 and not found.num_repaired.any()
+    posterior = Auto().resolve(prior, problem).sample(prior, problem, 3000)
+    assert (
+        excess_total_variation(posterior.samples, toy.posterior, 5) <= 0.02
+        and not posterior.num_repaired.any()
+    )
 
 
 @pytest.mark.deep
 def test_two_islands_have_their_weights():
-    """Seven and three tenths, far apart: annealing alone freezes at others."""
-    at = np.indices((16, 16))
+    """Weights 0.7 and 0.3, far apart; annealing alone freezes at other weights."""
+    states = np.indices((16, 16))
     p = sum(
-        w * np.exp(-((at - centre) ** 2).sum(0) / 2) for w, centre in ((0.7, 3.0), (0.3, 12.0))
+        w * np.exp(-((states - centre) ** 2).sum(0) / 2) for w, centre in ((0.7, 3.0), (0.3, 12.0))
     ).ravel()
     problem = InverseProblem(Identity(), Gaussian(3.0), torch.tensor([7.5, 7.5]))
     likelihood = (
-        problem.log_likelihood(torch.from_numpy(at.reshape(2, -1).T).double()).exp().numpy()
+        problem.log_likelihood(torch.from_numpy(states.reshape(2, -1).T).double()).exp().numpy()
     )
     toy = SplitToy(p / p.sum(), likelihood, 16, 2, death_element(16))
     prior = ExactPrior(None, PureDeath(15), (2,), toy=toy)
-    found = Auto().resolve(prior, problem).sample(prior, problem, 3000)
-    assert float((found.samples.sum(1) < 15).double().mean()) == pytest.approx(0.7, abs=0.02)
+    posterior = Auto().resolve(prior, problem).sample(prior, problem, 3000)
+    assert float((posterior.samples.sum(1) < 15).double().mean()) == pytest.approx(0.7, abs=0.02)
 
 
 @pytest.mark.parametrize("start", ["wrong", pytest.param("right", marks=pytest.mark.deep)])
-def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
+def test_moves_with_known_elements_keep_and_reach_the_posterior(start):
     """One pixel of a pair is known; proposals that must hit it by chance would hardly move."""
-    pair, n = pixel_pair(), 1200
-    given = pair.cube[8] / pair.cube[8].sum()
+    pair = pixel_pair()
+    n = 1200
+    conditional = pair.cube[8] / pair.cube[8].sum()
     hidden = (
-        np.random.default_rng(0).choice(16, n, p=given)
+        np.random.default_rng(0).choice(16, n, p=conditional)
         if start == "right"
         else np.zeros(n, dtype=int)
     )
@@ -388,26 +398,34 @@ def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
     problem = InverseProblem(
         Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([8.0, 0.0])
     )
-    found = NoiseDenoise((3.0, 1.0, 0.4), 6).sample(prior, problem, n, start=x)
-    assert (found.samples[:, 0] == 8).all() and min(row["acceptance"] for row in found.trace) > 0.3
-    assert above_the_floor(found.samples, np.outer(np.eye(16)[8], given).ravel(), 16) <= 0.03
-    assert found.trace[0]["network_evaluations"] > 4  # four particles
+    posterior = NoiseDenoise((3.0, 1.0, 0.4), 6).sample(prior, problem, n, start=x)
+    assert (posterior.samples[:, 0] == 8).all() and min(
+        row["acceptance"] for row in posterior.trace
+    ) > 0.3
+    assert (
+        excess_total_variation(posterior.samples, np.outer(np.eye(16)[8], conditional).ravel(), 16)
+        <= 0.03
+    )
+    assert posterior.trace[0]["network_evaluations"] > 4  # four particles
 
 
 @pytest.mark.deep
-def test_an_element_of_a_spiky_law_is_known():
-    """posterior=auto, given the rarest value of 125 states; 16 particles of 25 steps are off by .06."""
+def test_a_known_element_of_a_spiky_distribution_conditions_the_others():
+    """posterior=auto, given the rarest of 125 states; 16 particles of 25 steps are off by 0.06."""
     cube = problem_of_counts(5)[0].reshape(5, 5, 5)
     y = int(cube.sum((1, 2)).argmin())
     prior = Prior(ExactDenoiser(Toy("counts", cube)), PureDeath(4), (3,), Trapezoidal())
     problem = InverseProblem(
         Inpaint(torch.tensor([True, False, False])), Exact(), torch.tensor([float(y), 0.0, 0.0])
     )
-    found = Auto().resolve(prior, problem).sample(prior, problem, 400)
-    given = (np.arange(5) == y)[:, None, None] * cube
-    assert above_the_floor(found.samples, (given / given.sum()).ravel(), 5) <= 0.02
+    posterior = Auto().resolve(prior, problem).sample(prior, problem, 400)
+    conditional = (np.arange(5) == y)[:, None, None] * cube
+    assert (
+        excess_total_variation(posterior.samples, (conditional / conditional.sum()).ravel(), 5)
+        <= 0.02
+    )
     exact = math.log(cube[y].sum())
-    estimate, error = log_mean_exp(found.log_evidence.numpy())
+    estimate, error = log_mean_exp(posterior.log_evidence.numpy())
     assert abs(estimate - exact) < 0.05 and error < 0.02
 
 
@@ -428,42 +446,47 @@ def problem_named(name):
     ],
 )
 def test_truths_have_uniform_ranks_among_samples_of_their_measurement(name, method, is_calibrated):
-    """Simulation-based calibration [Talts 2018] with the exact denoiser; a likelihood taken too often is told apart."""
+    """Simulation-based calibration (Talts et al. 2018) detects a likelihood that counts twice."""
     exact = problem_named(name)
     truths = exact.truths(300, 3)
-    prior, problem = exact.prior(), exact.measure(truths, 4)
+    prior = exact.prior()
+    problem = exact.measure(truths, 4)
     ranks, _ = ranks_of_truths(method.resolve(prior, problem), prior, problem, truths, 19)
     assert (rank_p_value(ranks) > 1e-3) == is_calibrated
 
 
-def test_auto_takes_what_is_best_for_a_problem(capsys):
-    known = InverseProblem(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([1.0, 0.0]))
+def test_auto_chooses_a_method_by_the_problem(capsys):
+    inpainting = InverseProblem(
+        Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([1.0, 0.0])
+    )
     sums = InverseProblem(Matrix(torch.ones(1, 2)), Poisson(), torch.tensor([2.0]))
-    box = InverseProblem(
+    black_box = InverseProblem(
         Function(lambda x: x.sum(1, keepdim=True)), Gaussian(), torch.tensor([2.0])
     )
     prior = Prior(None, PureDeath(4), (2,))
-    names = [type(Auto().resolve(prior, problem)).__name__ for problem in (known, sums, box)]
-    few = InverseProblem(Matrix(torch.ones(1, 5)), Poisson(), torch.tensor([2.0]))
-    assert Auto().resolve(replace(prior, shape=(5,)), few) == SMC(16)
+    names = [
+        type(Auto().resolve(prior, problem)).__name__ for problem in (inpainting, sums, black_box)
+    ]
+    short = InverseProblem(Matrix(torch.ones(1, 5)), Poisson(), torch.tensor([2.0]))
+    assert Auto().resolve(replace(prior, shape=(5,)), short) == SMC(16)
     large = InverseProblem(Identity(), Poisson(), torch.ones(300))
     assert len(Auto().resolve(replace(prior, shape=(300,)), large).levels) == 42
     assert names == ["Overwrite", "Auto", "SMC"] and "64 particles" in capsys.readouterr().out
-    assert type(Auto(sweeps=5).resolve(prior, box)).__name__ == "Auto"
+    assert type(Auto(sweeps=5).resolve(prior, black_box)).__name__ == "Auto"
     with pytest.raises(UserError, match=r"posterior\.sweeps: posterior=auto chose 64 particles"):
-        Auto(sweeps=5).resolve(prior, known)
+        Auto(sweeps=5).resolve(prior, inpainting)
 
 
 @pytest.mark.parametrize("start", [(2, 1), (0, 0)])
-def test_chains_that_no_state_would_allow_are_brought_back_and_others_stay(start):
-    """Of two thinned counts, at one level: the law is the split law's, wherever chains begin."""
+def test_chains_reach_the_split_distribution_from_possible_and_impossible_states(start):
+    """Two thinned counts at one level, compared with the enumerated split distribution."""
     problem = InverseProblem(Identity(), Binomial(0.3), torch.tensor([2.0, 1.0]))
     case = cases(separable=True)[1]
     assert case.name == "pure death"
     first = torch.tensor([start]).expand(4000, 2).to(torch.uint8)
-    found = SplitGibbs((0.5,) * 12).sample(case.prior, problem, 4000, start=first)
-    assert bool(torch.isfinite(found.log_likelihood).all())
-    of_states = Coupling(case.process).relax(problem, (2,), 0.5).log_likelihood
+    posterior = SplitGibbs((0.5,) * 12).sample(case.prior, problem, 4000, start=first)
+    assert bool(torch.isfinite(posterior.log_likelihood).all())
+    relaxed = Coupling(case.process).relax(problem, (2,), 0.5).log_likelihood
     states = torch.cartesian_prod(torch.arange(4), torch.arange(4))
-    toy = replace(case.toy, relaxed=lambda t: of_states(states).exp().numpy())
-    assert p_value(count_states(found.samples, 4), toy.split(0.5)) > 1e-3
+    toy = replace(case.toy, relaxed=lambda t: relaxed(states).exp().numpy())
+    assert p_value(count_states(posterior.samples, 4), toy.split(0.5)) > 1e-3

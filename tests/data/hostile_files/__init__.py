@@ -1,0 +1,1 @@
+"""Files that would take memory or time, or execute code, by format."""
