@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"{options.density}: energy network of {2 * BITS_PER_COORDINATE} bits in {out}")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = CommandParser(prog="python -m benchmarks.energy_discrepancy", description=__doc__)
     parser.add_argument("density", choices=DENSITIES)
     parser.add_argument(
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 256, 256])
     parser.add_argument("--seed", type=int, default=0)
-    run_command(run, parser)
+    run_command(run, parser, argv)
 
 
 if __name__ == "__main__":

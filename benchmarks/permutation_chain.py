@@ -40,7 +40,7 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
     save_picture(figure, path, dpi=110)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Plot, from the command line."""
     parser = CommandParser(
         prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0]
@@ -52,7 +52,7 @@ def main() -> None:
         default=Path("results/permutation_chain.png"),
         help="the picture, a .png",
     )
-    run_command(_draw, parser)
+    run_command(_draw, parser, argv)
 
 
 def _draw(options: argparse.Namespace) -> None:

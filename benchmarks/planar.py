@@ -1,7 +1,16 @@
 """`python -m benchmarks.planar runs/moons/<run_id>`: flows and energies of planar densities.
 
-It writes trajectories.png, and landscape.png for an energy. It prints the entropy of the points, a
-lower bound of any NLL; the NLL by uniform states, which is the paper's; and the MMD of samples.
+It writes trajectories.png, and landscape.png for an energy. Of an energy it prints the entropy of
+the points, a lower bound of any NLL, and the four quantities of Table 3 of Ou et al. 2025, of which
+Table 2 has the first and the last:
+
+    nll_ebm     of 4,000 test points, with log Z by 1,000,000 uniform states
+    nll_dnfs    of as many, an upper bound by the reverse chain (appendix D.1)
+    mmd_ebm     of 4,000 states by Gibbs sampling of the energy, in units of 1e-4
+    mmd_dnfs    of 4,000 samples of the flow, unweighted, in units of 1e-4
+
+MMDs are means and standard deviations of ten sets of samples. The paper does not say how long its
+Gibbs chains are: --sweeps.
 """
 
 from __future__ import annotations
@@ -16,15 +25,19 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from blackout.cli.run_results import read_settings
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import save_picture
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scale
+from blackout.flows.energies.model import EnergySampler
 from blackout.flows.model import ChainSampler
+from blackout.flows.path import States
 from blackout.flows.simulation import Paths, run_reverse
 from blackout.flows.targets import Target
 from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, LearnedEnergy, decode, encode
 from blackout.flows.weights import jackknife_error, log_mean_exp
+from blackout.random import SampleStreams, fold_seed
 from blackout.training.export import load_model
 
 _POINTS = 512
@@ -40,6 +53,9 @@ _PAIRS = 1 << 22
 _SHOWN = 4000
 # Points in a picture, and cells of the landscape along a side.
 _CELLS = 160
+_MMD_UNIT = 1e-4  # of Tables 2 and 3
+_GIBBS_KEY = 1  # separates the draws of the Gibbs chains from those of the flow
+_BOUND_KEY = 2  # likewise of the reverse chain
 
 
 def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[float, float]:
@@ -207,32 +223,104 @@ def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
     return float(within - 2 * total(x, y) / (n * m))
 
 
+@torch.no_grad()
+def gibbs_samples(target: Target, number: int, sweeps: int, seed: int) -> Tensor:
+    """Return states [number, d] after Gibbs sweeps of the target from uniform states.
+
+    References: Geman and Geman 1984.
+    """
+    streams = SampleStreams(seed, torch.arange(number, device=target.device))
+    shape = (number, target.sites)
+    x = States.initial(target, streams.step(0).next_draw().uniform(shape)).x
+    for sweep in range(sweeps):
+        x = target.gibbs_sweep(x, streams.step(sweep + 1).next_draw().uniform(shape), 1.0)
+    return x
+
+
+def nll_by_uniform_states(target: LearnedEnergy, test: Tensor, seed: int) -> tuple[float, float]:
+    """Return the mean NLL of states [n, d] in nats, with log Z by uniform states, and its error."""
+    weights = uniform_weights(target, seed)
+    energy = target.energy(test).double().mean().detach()
+    return float(energy) + float(log_mean_exp(weights)), jackknife_error(weights)
+
+
+@torch.no_grad()
+def nll_by_chain(model: ChainSampler, test: Tensor, seed: int) -> tuple[float, float]:
+    """Return an upper bound of the mean NLL of states [n, d] in nats, and its standard error.
+
+    References: Ou et al. 2025, appendix D.1.
+    """
+    indices = torch.arange(len(test), device=model.device)
+    steps = model.simulation.num_steps
+    log_likelihood, _ = run_reverse(model.target, model.rates(), test, steps, indices, seed)
+    return -float(log_likelihood.mean()), float(log_likelihood.std() / math.sqrt(len(test)))
+
+
+def published_quantities(
+    model: ChainSampler, test: Tensor, seed: int, repeats: int, sweeps: int
+) -> dict[str, tuple[float, float]]:
+    """Return each quantity of Table 3 with its error or standard deviation.
+
+    References: Ou et al. 2025, Tables 2 and 3, appendix E.2.
+
+    Args:
+        model: a flow whose target is a learned energy.
+        test: states [n, d] of the data.
+        seed: of all draws.
+        repeats: sets of samples, n each, of which MMDs are means.
+        sweeps: of a Gibbs chain.
+    """
+    assert isinstance(model.target, LearnedEnergy)
+    values = {
+        "nll_ebm": nll_by_uniform_states(model.target, test, seed),
+        "nll_dnfs": nll_by_chain(model, test, fold_seed(seed, _BOUND_KEY)),
+    }
+    discrepancies: dict[str, list[float]] = {"mmd_ebm": [], "mmd_dnfs": []}
+    for repeat in range(repeats):
+        key = seed + repeat
+        gibbs = gibbs_samples(model.target, len(test), sweeps, fold_seed(key, _GIBBS_KEY))
+        flow = model.simulate(torch.arange(len(test)), key).states.x
+        discrepancies["mmd_ebm"].append(mmd(gibbs, test) / _MMD_UNIT)
+        discrepancies["mmd_dnfs"].append(mmd(flow, test) / _MMD_UNIT)
+    for name, found in discrepancies.items():
+        values[name] = float(np.mean(found)), float(np.std(found))
+    return values
+
+
+def _density(model: ChainSampler, options: argparse.Namespace) -> str | None:
+    """Return the density of a model's points: of its data, as given, or of the file of its run."""
+    if isinstance(model, EnergySampler):
+        return str(model.require_source().name)
+    if options.density is not None:
+        return str(options.density)
+    if not (options.run / "config.yaml").is_file():
+        return None
+    path = read_settings(options.run).get("target", {}).get("path")
+    return Path(str(path)).stem.removeprefix("planar_")
+
+
 def run(options: argparse.Namespace) -> None:
-    """Write the figures and print the entropy.
+    """Write the figures and print the quantities of the tables.
 
     Raises:
         UserError: for another kind of model.
     """
     model = load_model(options.run)
-    source: Any = (
-        model.require_source()
-        if isinstance(getattr(model, "target", None), LearnedEnergy)
-        else None
-    )
-    density = options.density if source is None else source.name
-    if (
-        not isinstance(model, ChainSampler)
-        or model.target.sites != 2 * BITS_PER_COORDINATE
-        or density not in DENSITIES
-    ):
+    if not isinstance(model, ChainSampler) or model.target.sites != 2 * BITS_PER_COORDINATE:
         raise UserError(
             f"{options.run} is neither a flow of target=planar nor an energy of dataset=planar"
+        )
+    density = _density(model, options)
+    if density not in DENSITIES:
+        raise UserError(
+            f"the density of {options.run} is not known: --density {', '.join(DENSITIES)}"
         )
     options.out.mkdir(parents=True, exist_ok=True)
     paths = model.simulate(torch.arange(_SHOWN), options.seed, record=True)
     scale = code_scale(density)
     save_trajectories(model, paths, scale, options.out / "trajectories.png", options.seed)
-    if isinstance(model.target, LearnedEnergy):
+    if isinstance(model, EnergySampler):
+        source: Any = model.require_source()
         save_landscape(model.target, source, paths.states.x, options.out / "landscape.png")
         value, error = entropy(source.name)
         print(
@@ -240,25 +328,29 @@ def run(options: argparse.Namespace) -> None:
             "an NLL below it is a wrong log Z"
         )
         test = source.test[:_SHOWN].flatten(1)
-        weights = uniform_weights(model.target, options.seed)
-        nll = float(model.target.energy(test).double().mean().detach()) + float(
-            log_mean_exp(weights)
-        )
-        print(
-            f"NLL by uniform states {nll:.3f} +- {jackknife_error(weights):.3f}; "
-            f"MMD^2 {mmd(paths.states.x, test):.2g}"
-        )
+        values = published_quantities(model, test, options.seed, options.repeats, options.sweeps)
+        for name, (value, error) in values.items():
+            print(f"{name:<8} {value:.3f} ± {error:.3f}")
 
 
-def main() -> None:
-    parser = CommandParser(prog="python -m benchmarks.planar", description=__doc__)
+def main(argv: list[str] | None = None) -> None:
+    parser = CommandParser(
+        prog="python -m benchmarks.planar",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("run", type=Path, help="a run, checkpoint or exported model")
     parser.add_argument(
-        "--density", choices=DENSITIES, default="moons", help="of a flow of target=planar"
+        "--density",
+        choices=DENSITIES,
+        default=None,
+        help="of a flow of target=planar; if not given, that of the file in its run directory",
     )
+    parser.add_argument("--repeats", type=int, default=10, help="sets of samples of the MMDs")
+    parser.add_argument("--sweeps", type=int, default=100, help="of every Gibbs chain")
     parser.add_argument("--out", type=Path, default=Path("results/planar"))
     parser.add_argument("--seed", type=int, default=0)
-    run_command(run, parser)
+    run_command(run, parser, argv)
 
 
 if __name__ == "__main__":

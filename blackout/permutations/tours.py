@@ -26,6 +26,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.findings import Note
 from blackout.data.images import StrPath
+from blackout.data.splits import take_validation, validation_size
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.permutations.datasets import (
     Puzzles,
@@ -401,11 +402,12 @@ def _apply_symmetry(points: Tensor, streams: StepStreams) -> Tensor:
 
 
 @component("dataset")
-def tsp(
+def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
     cities: int = DEFAULT_CITIES,
     path: StrPath | None = None,
-    instances: int = DEFAULT_INSTANCES,
-    held_out: int = DEFAULT_HELD_OUT,
+    test_path: StrPath | None = None,
+    instances: int | None = None,
+    held_out: int | None = None,
     holdout: float = 0.1,
     seed: int = 0,
     validation: float = 0.1,
@@ -416,10 +418,12 @@ def tsp(
         cities: of tours made here, 3 to 200.
         path: of a file with a tour on every line, "x1 y1 x2 y2 ... output 1 5 ... 1"; None makes
             tours. Points outside the unit square are moved and scaled into it, see `fit_frame`.
-        instances: number of training tours made here with more than 13 cities; with fewer their
-            number is unlimited.
-        held_out: number of validation and of test tours made here.
-        holdout: share of a file's tours for testing.
+        test_path: of a file with the tours for testing; None takes a share of those of `path`.
+        instances: number of training tours made here with more than 13 cities, None for 2,000;
+            with fewer cities their number is unlimited. Of a file the first so many, None for all.
+        held_out: number of validation and of test tours made here, None for 1,000. Of a file the
+            first so many, None for all.
+        holdout: share of the tours of `path` for testing, without `test_path`.
         seed: of everything random.
         validation: share or number of a file's tours for validation; 0 for none.
 
@@ -430,15 +434,14 @@ def tsp(
     References: Zhang et al. 2025, section 4.3.
     """
     if path is None:
-        return Tours(cities, instances, held_out, seed)
+        refuse(test_path is not None, "dataset.test_path needs dataset.path, the training tours")
+        made_instances = DEFAULT_INSTANCES if instances is None else instances
+        made_held_out = DEFAULT_HELD_OUT if held_out is None else held_out
+        return Tours(cities, made_instances, made_held_out, seed)
+    # 1. The tours of the files, which are all seen through the frame of the training points.
     file = Path(path).expanduser()
     points, tours = read_tours(file)
-    num_cities = points.shape[1]
-    is_other = cities not in (DEFAULT_CITIES, num_cities)
-    refuse(is_other, f"{file}: dataset.cities={cities}, but its tours have {num_cities}")
-    is_default = (instances, held_out) == (DEFAULT_INSTANCES, DEFAULT_HELD_OUT)
-    message = "instances and held_out are for tours made here: leave them out"
-    refuse(not is_default, f"{file}: dataset.{message}")
+    _check_cities(file, points, cities)
     with error_context(str(file)):
         frame = fit_frame(points)
     if frame != Frame():
@@ -446,10 +449,41 @@ def tsp(
         change = f"moved by ({-x:g}, {-y:g}) and divided by {frame.scale:g}"
         message = f"points of {file.name} are {change}, into the unit square"
         warnings.warn(Note(message), stacklevel=2)
-    points = frame.to_unit_square(points)
-    items = rearrange(points, counter_clockwise(points, tours))
-    lists = split_at_random(items, validation, holdout, seed)
-    return FileTours(lists, seed, frame)
+
+    # 2. The splits.
+    items = _order_points(frame, points, tours)
+    if test_path is None:
+        lists = split_at_random(items, validation, holdout, seed)
+    else:
+        test_file = Path(test_path).expanduser()
+        test_points, test_tours = read_tours(test_file)
+        _check_cities(test_file, test_points, points.shape[1])
+        train, val = _take_validation(items, validation, seed)
+        lists = {"train": train, "val": val, "test": _order_points(frame, test_points, test_tours)}
+    sizes: dict[Split, int | None] = {"train": instances, "val": held_out, "test": held_out}
+    return FileTours({split: lists[split][: sizes[split]] for split in lists}, seed, frame)
+
+
+def _take_validation(items: Tensor, validation: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Divide training tours [N, ...] into those that are trained on and those for validation."""
+    num_validation = validation_size(validation, len(items))
+    if num_validation == 0:
+        return items, items[:0]
+    train, val = take_validation(len(items), num_validation, seed)
+    return items[train], items[val]
+
+
+def _check_cities(file: Path, points: Tensor, cities: int) -> None:
+    """Refuse a number of cities that a file's tours do not have."""
+    num_cities = points.shape[1]
+    is_other = cities not in (DEFAULT_CITIES, num_cities)
+    refuse(is_other, f"{file}: dataset.cities={cities}, but its tours have {num_cities}")
+
+
+def _order_points(frame: Frame, points: Tensor, tours: Tensor) -> Tensor:
+    """Return points [N, n, 2] in the unit square, in the counter-clockwise order of their tours."""
+    inside = frame.to_unit_square(points)
+    return rearrange(inside, counter_clockwise(inside, tours))
 
 
 def read_tours(path: Path) -> tuple[Tensor, Tensor]:

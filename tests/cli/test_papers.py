@@ -1,17 +1,47 @@
-"""Experiments compose to the settings of the papers, as their appendices print them."""
+"""What the experiments of the papers compose to is what the papers state: published_values.yaml."""
 
 import itertools
 import re
+from pathlib import Path
 
 import pytest
+import torch
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from benchmarks import coverage
+from benchmarks.energy_discrepancy import save
+from benchmarks.permutation_sedd import PAPER_BODY
+from blackout import networks
 from blackout.config.choices import choices, describe
-from tests.cli.paper_settings import PUBLISHED
+from blackout.files import CONF
+from blackout.flows.targets import EnergyNetwork
+from blackout.permutations.coded import CodeTransformer
 from tests.cli.test_configs import completed, composed
+from tests.cli.test_experiments import SHAPES, stand_in
 
-QUICK = {"blackout/table1", "symmetric/table2_n200", "dnfs/table1", "factorized/figure6"}
+PUBLISHED = yaml.safe_load((Path(__file__).parent / "published_values.yaml").read_text(encoding="utf-8"))
+"""Statements of every paper: source, what they are of, and values by the path of the setting."""
+
+
+def published_values():
+    """What follows experiment= or task=, with {path: (value, source)} of all that a paper states of it."""
+    values = {}
+    for statements in PUBLISHED.values():
+        for statement in statements:
+            for item in statement["of"]:
+                stated = {path: (value, statement["source"]) for path, value in statement["values"].items()}
+                assert not stated.keys() & values.get(item, {}).keys(), (item, statement["source"])
+                values.setdefault(item, {}).update(stated)
+    return values
+
+
+def configuration(item):
+    """The composed configuration of what follows experiment=, or of a task, with the defaults of its components."""
+    words = item.split()
+    if words[0].startswith("task="):
+        return completed(composed(*words, "ckpt=x", name="sample"))
+    return completed(composed(*f"experiment={item}".split()))
 
 
 def value(config, name):
@@ -20,65 +50,83 @@ def value(config, name):
     return config
 
 
+STATED_VALUES = published_values()
+QUICK = {
+    "blackout/table1", "sgdd/prior_mnist", "task=sgdd/table4_and", "dnfs/figure5", "dnfs/table1", "dnfs/table2 dataset.density=pinwheel",
+    "symmetric/table2_n200", "symmetric/table4_tsp20", "symmetric/table1_mnist", "factorized/figure5 dataset.pieces=3", "factorized/figure6",
+}  # fmt: skip
+"""One of every kind; the others are composed by the deep tests."""
+
+
 @pytest.mark.parametrize(
-    "experiment",
-    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in PUBLISHED],
+    "item, stated",
+    [
+        pytest.param(item, stated, id=item, marks=[] if item in QUICK else [pytest.mark.deep])
+        for item, stated in STATED_VALUES.items()
+    ],
 )
-def test_experiments_are_as_published(experiment):
-    config = completed(composed(*f"experiment={experiment}".split()))
-    found = {name: value(config, name) for name in PUBLISHED[experiment]}
-    found = {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
-    assert found == PUBLISHED[experiment]
+def test_settings_are_those_that_the_paper_states(item, stated):
+    config = configuration(item)
+    differences = {}
+    for path, (published, source) in stated.items():
+        used = value(config, path)
+        used = list(used) if isinstance(used, tuple) else used
+        if used != published:
+            differences[path] = f"{used!r}, but {source} says {published!r}"
+    assert not differences
+
+
+def test_the_papers_state_values_of_every_experiment_and_task():
+    items = {item.split()[0].removeprefix("task=") for item in STATED_VALUES}
+    named = {name for group in ("experiment", "task") for name in choices(group) if "/" in name}
+    unstated = {  # published without a number of their own
+        "sgdd/figure3": "a picture", "sgdd/table9": "no sizes are given",
+    }  # fmt: skip
+    assert items == named - unstated.keys()
+
+
+WALKS = {"irs": (9, 12, 13), "it": (15, 55, 105), "ii": (25, 110, 205)}
+"""Steps of Table 6 of SymmetricDiffusers for 9, 32 and 52 numbers."""
+
+
+@pytest.mark.parametrize("distribution", WALKS)
+def test_walks_of_table_6_take_every_step(distribution):
+    config = composed(f"experiment=symmetric/table6_{distribution}")
+    schedules = [list(range(steps + 1)) for steps in WALKS[distribution]]
+    assert list(config["walks"].values()) == schedules and list(config["walks"]) == ["n9", "n32", "n52"]
 
 
 def test_lengths_that_the_paper_does_not_have_are_shuffled_by_the_mixing_rule():
-    assert (
-        composed("experiment=symmetric/table2", "dataset.length=4")["shuffle"]["schedule"] is None
-    )
+    assert composed("experiment=symmetric/table2", "dataset.length=4")["shuffle"]["schedule"] is None
 
 
 COUNTS = [name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))]
 
 
-@pytest.mark.parametrize(
-    "choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)]
-)
+@pytest.mark.parametrize("choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)])
 def test_papers_train_on_all_training_images_and_choose_no_checkpoint(choices):
     config = composed(*choices)
     assert config["dataset"]["validation"] == 0
     assert not config["callbacks"]["checkpoints"].get("restore_best")
 
 
-@pytest.mark.parametrize(
-    "width, warm_up, experiment",
-    [
-        (128, 51600, "symmetric/table1_mnist"),
-        (128, 46000, "symmetric/table1_cifar10"),
-    ],
-)
+@pytest.mark.parametrize("width, warm_up, experiment", [
+    (128, 51600, "symmetric/table1_mnist"), (128, 46000, "symmetric/table1_cifar10"),
+])  # fmt: skip
 def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm_up, experiment):
     lr = composed(f"experiment={experiment}")["optimizer"]["lr"]
     assert lr == pytest.approx((width * warm_up) ** -0.5, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "experiment, recipe, steps, same",
-    [
-        ("dnfs/figure5", "flow/none", 2000, "target"),
-        ("dnfs/table2", "energy/planar", 5000, "dataset"),
-        ("dnfs/table4", "energy/couplings", 1000, "target"),
-        ("symmetric/table2", "shuffle/none", 800, "dataset"),
-        ("symmetric/table4_tsp20", "shuffle/tsp", 1200, "shuffle"),
-        ("factorized/figure6", "codes/cycles", 1000, "dataset"),
-        ("factorized/figure7", "codes/rankings", 3000, "dataset"),
-        ("factorized/figure5", "codes/jigsaws", 3000, "dataset"),
-    ],
-)
+@pytest.mark.parametrize("experiment, recipe, steps, same", [
+    ("dnfs/figure5", "flow/none", 2000, "target"), ("dnfs/table2", "energy/planar", 5000, "dataset"),
+    ("dnfs/table4", "energy/couplings", 1000, "target"), ("symmetric/table2", "shuffle/none", 800, "dataset"),
+    ("symmetric/table4_tsp20", "shuffle/tsp", 1200, "shuffle"), ("factorized/figure6", "codes/cycles", 1000, "dataset"),
+    ("factorized/figure7", "codes/rankings", 3000, "dataset"),
+    ("factorized/figure5", "codes/jigsaws", 3000, "dataset"),
+])  # fmt: skip
 def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, same):
-    paper, small = (
-        composed(f"experiment={experiment}"),
-        composed(f"experiment={experiment}", f"recipe={recipe}"),
-    )
+    paper, small = composed(f"experiment={experiment}"), composed(f"experiment={experiment}", f"recipe={recipe}")
     assert small[same] == paper[same] and small["trainer"]["max_steps"] == steps
     names = {"network", "rates"} & small.keys()
     assert all(small[name] != paper[name] for name in names)
@@ -91,31 +139,10 @@ def test_items_are_asked_for_and_explained_by_their_whole_names(run):
 
 @pytest.mark.parametrize("baseline", ["sinkhorn", "listmle"])
 def test_rivals_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
-    config = composed(
-        "experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}"
-    )
+    config = composed("experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}")
     assert config["dataset"]["pieces"] == 3 and config["batch_size"] == 64
-    assert {config["loss"].get(name, 1) for name in ("walks", "draws")} == {
-        1
-    }  # the constructor's, not the paper's
+    assert {config["loss"].get(name, 1) for name in ("walks", "draws")} == {1}  # the constructor's, not the paper's
     assert not {"inner", "width"} & config["decoder"].keys()
-
-
-PROPOSALS = {  # Table 7 of SGDD: T, K, H
-    "table2": (10, 10, 20),
-    "table3": (200, 50, 20),
-    "table4_xor": (2000, 50, 20),
-    "table4_and": (5000, 100, 20),
-    "table5": (5000, 100, 20),
-}
-
-
-@pytest.mark.parametrize("task", PROPOSALS)
-def test_tasks_are_as_published(task):
-    config = composed(f"task=sgdd/{task}", "ckpt=x", name="sample")
-    posterior = config["posterior"]
-    assert (posterior["proposals"], posterior["sweeps"], posterior["steps"]) == PROPOSALS[task]
-    assert (posterior["first_level"], posterior["last_level"]) == (20.0, 1e-4)
 
 
 ROWS = [row for _, row in coverage.rows()]
@@ -150,15 +177,11 @@ def cells(words):
     """The overrides of every run of a sweep."""
     overrides = OverridesParser.create().parse_overrides(words)
     values = [
-        list(override.sweep_string_iterator())
-        if override.is_sweep_override()
-        else [override.get_value_string()]
+        list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.get_value_string()]
         for override in overrides
     ]
     for row in itertools.product(*values):
-        yield [
-            f"{override.key_or_group}={text}" for override, text in zip(overrides, row, strict=True)
-        ]
+        yield [f"{override.key_or_group}={text}" for override, text in zip(overrides, row, strict=True)]
 
 
 COMMANDS = sorted({*header_commands(), *coverage_commands()})
@@ -166,11 +189,7 @@ COMMANDS = sorted({*header_commands(), *coverage_commands()})
 
 def test_tables_of_several_rows_say_how_all_of_them_are_run():
     experiments = {command.split()[2] for command in header_commands()}
-    assert {
-        "experiment=symmetric/table2",
-        "experiment=dnfs/table1",
-        "task=sgdd/table2",
-    } <= experiments
+    assert {"experiment=symmetric/table2", "experiment=dnfs/table1", "task=sgdd/table2"} <= experiments
     several = {command.split()[2] for command in coverage_commands() if " -m " in command}
     assert several <= experiments
 
@@ -180,37 +199,130 @@ def test_tables_of_several_rows_say_how_all_of_them_are_run():
 def test_all_runs_of_a_table_compose_and_differ(command):
     program, *words = command.replace(" -m ", " ").split()
     name = program.removesuffix(".py")
-    configs = [
-        composed(*overrides, *["ckpt=x"] * (name == "sample"), name=name)
-        for overrides in cells(words)
-    ]
+    configs = [composed(*overrides, *["ckpt=x"] * (name == "sample"), name=name) for overrides in cells(words)]
     assert (len(configs) > 1) == (" -m " in command)
     assert all(first != second for first, second in itertools.combinations(configs, 2))
 
 
-RIVALS = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
-"""Appendix C.2 and Table 6 of SGDD: particles and steps."""
+@pytest.fixture
+def data_dir(tmp_path, monkeypatch):
+    """Stand-ins for what is not downloaded: images of the right kind, and an energy network of a density."""
+    for name in SHAPES:
+        monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
+    monkeypatch.setattr("blackout.permutations.datasets.mnist", stand_in("mnist"))
+    monkeypatch.setattr("blackout.permutations.datasets.cifar10", stand_in("cifar10"))
+    save(EnergyNetwork(32, [8, 8]), tmp_path / "planar_moons.npz")
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    "task, steps",
-    [
-        ("table2", "prior"),
-        ("table3", "prior"),
-        ("table4_xor", "sampler"),
-        ("table4_and", "sampler"),
-    ],
-)
-@pytest.mark.parametrize("rival", RIVALS)
-def test_rivals_of_tasks_are_as_published(task, steps, rival):
-    config = composed(f"task=sgdd/{task}", f"posterior={rival}", "ckpt=x", name="sample")
-    assert (config["posterior"]["particles"], config[steps]["num_steps"]) == RIVALS[rival]
-    assert config["posterior"].get("rollouts", 3) == 3
+SMALL = {
+    "diffusion.GaussianChain": {"num_steps": 50},
+    "networks.NCSNpp": {"channels": 8, "multipliers": [1, 2], "blocks_per_level": 1, "attention_resolutions": [16]},
+    "networks.Transformer": {"width": 32, "depth": 1, "heads": 2},
+    "networks.LETransformer": {"channels": 16, "layers": 1, "heads": 2},
+    "networks.LEConvolution": {"channels": 8},
+    "networks.SetTransformer": {"width": 32, "depth": 1, "heads": 2},
+    "permutations.coded.CodeTransformer": {"width": 32, "depth": 1, "heads": 2},
+    "permutations.datasets.sort_mnist": {"length": 5},
+    "permutations.tours.tsp": {"cities": 8},
+    "permutations.shuffle.Beam": {"width": 2, "inner": 4},
+}
+"""Sizes of large components in which a few steps take seconds."""
 
 
-def test_the_published_method_takes_euler_steps_and_the_published_sizes():
-    posterior = composed(
-        "task=sgdd/table4_and", "posterior=sgdd_published", "ckpt=x", name="sample"
-    )["posterior"]
-    assert posterior["kernel"]["_target_"].endswith("EulerStep") and posterior["published"]
-    assert (posterior["sweeps"], posterior["proposals"], posterior["steps"]) == (100, 5000, 20)
+def small_sizes(part, where=""):
+    """Words that make the large components in a configuration small."""
+    for name, value in part.items():
+        if isinstance(value, dict):
+            yield from small_sizes(value, f"{where}.{name}" if where else name)
+    for name, value in SMALL.get(str(part.get("_target_")).removeprefix("blackout."), {}).items():
+        yield f"++{where}.{name}={value}".replace(" ", "")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("experiment", sorted({coverage.name(row["runs"][0]) for row in ROWS if "runs" in row}))
+def test_a_few_steps_of_every_row(run, data_dir, experiment):
+    given = (f"data_dir={data_dir}", f"runs_dir={data_dir}", "run_id=a", "trainer.accelerator=cpu")
+    sizes = small_sizes(composed(f"experiment={experiment}"))
+    outcome = run("train", f"experiment={experiment}", "debug=fast", *sizes, *given)
+    assert outcome.code == 0, outcome.err
+    assert len(list(data_dir.glob("*/a/model/model.safetensors"))) == 1
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("row", [row for row in ROWS if "small" in row], ids=lambda row: row["task"][0])
+def test_a_few_samples_of_every_task_with_an_exact_prior(run, tmp_path, row):
+    outcome = run("sample", f"task={coverage.name(row['task'][0])}", *row["small"], f"out={tmp_path / 'out'}")
+    assert outcome.code == 0, outcome.err
+
+
+STATED = {  # parameters that papers or their published code state, with the networks that have them
+    "NCSN++, the code of Blackout Diffusion": (62_693_251, lambda: published("ncsnpp", shape=(3, 32, 32))),
+    "SEDD-small, Chu et al. 2025, appendix C.1": (90e6, lambda: published("transformer_sedd", (1, 32, 32), outputs=2, levels=2)),
+    "SEDD, Zhang et al. 2025, appendix G.1": (25e6, lambda: networks.Transformer((100,), 100, 100, **PAPER_BODY)),
+    "jigsaws 2x2 of MNIST, the code of SymmetricDiffusers": (2.88e6, lambda: set_transformer((1, 14, 14), 4)),
+    "jigsaws 3x3 of MNIST, the code of SymmetricDiffusers": (1.64e6, lambda: set_transformer((1, 9, 9), 9)),
+    "jigsaws 6x6 of MNIST, the code of SymmetricDiffusers": (1.47e6, lambda: set_transformer((1, 4, 4), 36)),
+    "sorting, the code of SymmetricDiffusers": (3.10e6, lambda: set_transformer((1, 28, 112), 9)),
+}  # fmt: skip
+
+
+def published(choice, shape, **arguments):
+    """The body of a choice of `network=`."""
+    body = composed("dataset=cifar10", f"network={choice}")["network"]["body"]
+    sizes = {name: value for name, value in body.items() if name != "_target_"}
+    return getattr(networks, body["_target_"].rpartition(".")[2])(shape, **sizes, **arguments)
+
+
+def set_transformer(shape, items):
+    """The network of a paper's jigsaws or lists."""
+    experiment = "table2" if shape[2] > 100 else "table1_mnist"
+    network = composed(f"experiment=symmetric/{experiment}")["network"]
+    encoder = dict(network.pop("encoder"))
+    network.pop("_target_")
+    made = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
+    return networks.SetTransformer(made, items, **network)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_networks_have_as_many_parameters_as_stated(name):
+    stated, build = STATED[name]
+    with torch.device("meta"):
+        network = build()
+    assert sum(one.numel() for one in network.parameters()) == pytest.approx(stated, rel=0.05)
+
+
+DISCLOSED = {  # where fewer or more are made than stated: the comment that says so, and the networks with millions of parameters
+    "experiment/symmetric/table5_n100": {"1.5 million": lambda: one_permutation_network(100)},
+    "recipe/factorized/jigsaws": {
+        "3.8 (2x2)": lambda: code_transformer((3, 16, 16), 4), "1.9 (3x3)": lambda: code_transformer((3, 10, 10), 9),
+        "1.6 million (4x4)": lambda: code_transformer((3, 8, 8), 16),
+    },
+}  # fmt: skip
+
+
+def one_permutation_network(length):
+    """The network of Table 5 of SymmetricDiffusers."""
+    network = composed("experiment=symmetric/table5_n100")["network"]
+    features = network.pop("encoder")["features"]
+    network.pop("_target_")
+    return networks.SetTransformer(networks.TokenEncoder(length, features), length, **network)
+
+
+def code_transformer(shape, items):
+    """The network of Figure 5 of the paper on codes, for pieces of a shape."""
+    network = composed("experiment=factorized/figure5")["network"]
+    encoder = dict(network.pop("encoder"))
+    network.pop("_target_")
+    made = networks.PublishedPieceEncoder(shape, encoder["features"], encoder["channels"])
+    return CodeTransformer(items, None, made, **network)
+
+
+@pytest.mark.parametrize("choice, text", [(choice, text) for choice, texts in DISCLOSED.items() for text in texts])
+def test_other_numbers_of_parameters_are_said_at_the_setting(choice, text):
+    comments = (CONF / f"{choice}.yaml").read_text(encoding="utf-8").replace("\n# ", " ")
+    assert text in comments
+    with torch.device("meta"):
+        network = DISCLOSED[choice][text]()
+    millions = sum(one.numel() for one in network.parameters()) / 1e6
+    assert millions == pytest.approx(float(text.split()[0]), rel=0.05)

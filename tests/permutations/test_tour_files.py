@@ -48,6 +48,22 @@ def test_points_in_metres_are_scaled_into_the_unit_square(tmp_path: Path) -> Non
         read_puzzles(tmp_path / "metres.npz", tsp(6, held_out=2))
 
 
+def test_tours_to_test_on_have_a_file_of_their_own(tmp_path: Path) -> None:
+    """As published: all tours of one file are trained on, and the first of the other are judged."""
+    train_path = write_tours(tmp_path / "train.txt", POINTS[:8])
+    test_path = write_tours(tmp_path / "test.txt", POINTS[8:])
+    source = tsp(path=train_path, test_path=test_path, validation=0, instances=5, held_out=2)
+    assert (source.size("val"), source.size("test")) == (0, 2)
+    judged = source.batch("test", torch.arange(2))["items"].double()
+    torch.testing.assert_close(judged.sort(1).values, POINTS[8:10].sort(1).values)
+    lengths = {round(float(one), 4) for one in tour_length(judged)}
+    trained = source.batch("train", torch.arange(200))["items"]
+    trained_lengths = {round(float(one), 4) for one in tour_length(trained)}
+    assert len(trained_lengths) == 5 and not lengths & trained_lengths
+    divided = tsp(path=train_path, test_path=test_path, validation=2)
+    assert (divided.size("val"), divided.size("test")) == (2, len(POINTS) - 8)
+
+
 def test_points_in_the_unit_square_are_not_scaled(tmp_path: Path) -> None:
     path = write_tours(tmp_path / "x.txt", POINTS)
     with warnings.catch_warnings():
@@ -58,12 +74,10 @@ def test_points_in_the_unit_square_are_not_scaled(tmp_path: Path) -> None:
     assert torch.isin(held_out.flatten(), POINTS.float().flatten()).all()
     narrow = torch.tensor([[[0.0, 10.0], [100.0, 20.0], [50.0, 30.0]]]).double()
     assert fit_frame(narrow) == Frame((0.0, -30.0), 100.0)
-    for settings, message in (
-        ({"cities": 9}, "its tours have 6"),
-        ({"held_out": 5}, "tours made here"),
-    ):
-        with pytest.raises(UserError, match=message):
-            tsp(path=path, **settings)
+    with pytest.raises(UserError, match="its tours have 6"):
+        tsp(path=path, cities=9)
+    with pytest.raises(UserError, match=r"test_path needs dataset\.path"):
+        tsp(test_path=path)
     path.write_text(path.read_text().replace("output", "1_0 output", 1))
     with pytest.raises(UserError, match="line 1: numbers must not have an underscore"):
         tsp(path=path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from functools import partial
 from types import SimpleNamespace
@@ -252,10 +251,22 @@ def test_planar_points_are_learned_and_plotted(run, tmp_path, capsys, monkeypatc
     ]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
-    planar.run(argparse.Namespace(run=next(tmp_path.glob("*/a")), out=tmp_path / "shown", seed=0))
+    planar.main(
+        [
+            str(next(tmp_path.glob("*/a"))),
+            "--out",
+            str(tmp_path / "shown"),
+            "--repeats",
+            "2",
+            "--sweeps",
+            "2",
+        ]
+    )
     for picture in ("landscape", "trajectories"):
         assert (tmp_path / f"shown/{picture}.png").exists()
-    assert "entropy of moons: 19." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "entropy of moons: 19." in printed
+    assert {"nll_ebm", "nll_dnfs", "mmd_ebm", "mmd_dnfs"} <= set(printed.split())
 
 
 INVALID_SETTINGS = {
