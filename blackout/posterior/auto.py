@@ -1,6 +1,7 @@
-"""The sampler that suits an inverse problem (`Auto`), and the exact one for some (`Direct`).
+"""The sampler that suits an inverse problem (`Auto`), and the direct one for some (`Direct`).
 
-If the measurement is a state of the forward process, one reverse run from it is an exact draw.
+If the measurement is a state of the forward process, one reverse run from it is a draw of the
+posterior, as far as the network and the steps of the run are right.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class ConjugateState(NamedTuple):
 def conjugate_state(
     process: Process, problem: Problem, shape: tuple[int, ...]
 ) -> ConjugateState | None:
-    """Return the state and level from which a reverse run is a draw from the posterior.
+    """Return the state and level from which an exact reverse run is a draw from the posterior.
 
     - Binomial thinning of all elements with one survival p is pure death until -log p.
     - Symmetric flips are the uniform process.
@@ -145,9 +146,9 @@ class Direct(Method):
 class Auto(SplitGibbs):
     """The sampler that suits the problem; `_choose` has the questions in their order.
 
-    Where sweeps of split Gibbs sampling are chosen, they find the posterior. Noise-denoise moves
-    then remove most of the bias of the last level and correct the weights of distant modes, for any
-    likelihood. Only the last state of a chain is used, so that R-hat does not apply.
+    Where sweeps of split Gibbs sampling are chosen, they come near the posterior. Noise-denoise
+    moves then remove most of the bias of the last level and correct the weights of distant modes,
+    for any likelihood. Only the last state of a chain is used, so that R-hat does not apply.
 
     The arguments are those of `SplitGibbs`.
     """
@@ -186,7 +187,7 @@ class Auto(SplitGibbs):
 
     def _choose(self, prior: Prior, problem: Problem, has_settings: bool) -> tuple[Method, str]:
         """Return the sampler and its name for the user."""
-        # 1. The measurement is a state of the forward process: one reverse run is exact.
+        # 1. The measurement is a state of the forward process: one reverse run from it.
         start = conjugate_state(prior.process, problem, prior.shape)
         if start is not None and start.level <= prior.final_time:
             return Direct(), "direct"
