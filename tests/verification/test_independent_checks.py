@@ -23,8 +23,10 @@ from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import logit_times
 from blackout.evaluation.count_scores import classifier_test, null_auc_error
 from blackout.flows.annealed_importance import anneal
+from blackout.flows.simulation import draw_jump
 from blackout.flows.targets import Ising
 from blackout.flows.weights import estimate_target, jackknife_error
+from blackout.permutations.codes import FisherYates
 from blackout.posterior import (
     SMC,
     Binomial,
@@ -101,7 +103,8 @@ DENOISER = MissingMeans()
 
 def make_prior(num_steps=60):
     times = logit_times(num_steps, 7.0, -7.0)
-    return Prior(DENOISER, PureDeath(LEVELS - 1), (2,), Trapezoidal(), MEAN, times)
+    process = PureDeath(LEVELS - 1)
+    return Prior(DENOISER, process, (2,), Trapezoidal(), MEAN, times, steps_per_logit=4.0)
 
 
 def chi_square(samples, p):
@@ -173,8 +176,8 @@ def test_more_particles_bring_smc_nearer_to_the_posterior():
 @pytest.mark.deep
 def test_sweeps_at_one_level_leave_no_bias_for_photons_of_sums():
     """`thin` has a likelihood of z for which the marginal of x is the posterior itself."""
-    problem, likelihood = photons_of_sum(exposure=1.5, y=3)
-    method = SplitGibbs(levels=(0.6,) * 60, steps=60)
+    problem, likelihood = photons_of_sum(exposure=0.5, y=1)
+    method = SplitGibbs(levels=(0.6,) * 25, steps=30)
     result = method.sample(make_prior(), problem, 4000)
     assert chi_square(result.samples, bayes(likelihood)[0]) > 1e-3
 
@@ -192,7 +195,7 @@ def test_sweeps_at_one_level_have_the_limit_that_the_page_states():
     read = np.minimum(STATES * math.exp(level), LEVELS - 1)
     limit, _ = bayes(thinning(math.exp(-level)) @ likelihood(read))
     exact, _ = bayes(likelihood(STATES))
-    result = SplitGibbs(levels=(level,) * 60, steps=60).sample(make_prior(), problem, 5000)
+    result = SplitGibbs(levels=(level,) * 25, steps=30).sample(make_prior(), problem, 5000)
     assert chi_square(result.samples, limit) > 1e-3
     assert chi_square(result.samples, exact) < 1e-6
 
@@ -207,7 +210,7 @@ def test_moves_leave_the_posterior_as_it_is_and_lead_to_it():
     moved = NoiseDenoise((3.0, 0.5), 4).sample(prior, problem, 5000, start=start)
     assert chi_square(moved.samples, posterior) > 1e-3
     far = torch.zeros(5000, 2, dtype=torch.int64)
-    arrived = NoiseDenoise((3.0, 0.5), 60).sample(prior, problem, 5000, start=far)
+    arrived = NoiseDenoise((3.0, 0.5), 30).sample(prior, problem, 5000, start=far)
     assert chi_square(arrived.samples, posterior) > 1e-3
 
 
@@ -217,7 +220,7 @@ def test_known_elements_are_weighted_to_their_conditional_distribution_and_proba
     mask = torch.tensor([True, False])
     y = torch.tensor([float(known), 0.0], dtype=torch.float64)
     problem = InverseProblem(Inpaint(mask), Inpaint(mask).noise, y)
-    result = Overwrite(particles=16, steps=150).sample(make_prior(), problem, 2500)
+    result = Overwrite(particles=8, steps=80).sample(make_prior(), problem, 2500)
     assert total_variation(result.samples, joint / joint.sum()) < 0.05
     numbers = result.log_evidence.exp().numpy()
     error = numbers.std() / math.sqrt(len(numbers))
@@ -315,7 +318,7 @@ def test_bounds_of_paths_lie_above_the_entropy_and_fall():
         process = PureDeath(LEVELS - 1)
         nats = weighted_path_bound(DENOISER, process, times, x0, MEAN, streams)
         bounds.append((float(nats.mean()), float(nats.std()) / math.sqrt(n)))
-    assert bounds[0][0] - bounds[1][0] > 3 * bounds[0][1] or bounds[1][0] <= bounds[0][0]
+    assert bounds[1][0] < bounds[0][0]
     assert all(mean > entropy - 3 * error for mean, error in bounds)
 
 
@@ -349,7 +352,7 @@ def test_errors_and_intervals_of_log_z_hold():
         inside += values["log_z_ci_low"] <= exact <= values["log_z_ci_high"]
     # binomial with 95 of 100: fewer than 88 in 0.2 % of cases
     assert inside >= 88
-    assert 0.5 < np.var(scores) < 1.6
+    assert 0.3 < np.var(scores) < 1.6
     assert abs(np.mean(scores)) < 0.4
 
 
@@ -368,7 +371,7 @@ def test_equal_weights_have_an_error():
     """Equal weights of N chains leave a share of 3.7 / N unseen."""
     error = jackknife_error(torch.zeros(30, dtype=torch.float64))
     low, high = interval(torch.zeros(30, dtype=torch.float64))
-    assert 1.96 * error == pytest.approx(1 - 0.025 ** (1 / 30), rel=1e-6)
+    assert 1.96 * error == pytest.approx(1 - 0.025 ** (1 / 30), rel=1e-4)
     assert low <= 0 <= high
     assert log_mean_exp(np.zeros(12))[1] > 0.1
 
@@ -382,6 +385,53 @@ def test_errors_of_evidence_cover():
         value, error = log_mean_exp(logs)
         covered += abs(value - 0.125) < 1.96 * error
     assert covered > 0.9 * 400
+
+
+def test_jumps_of_rate_zero_do_not_happen():
+    """Not even where a uniform number times the sum of rates rounds to the sum."""
+    for dtype in (torch.float32, torch.float64):
+        rates = torch.tensor([[[0.0, 0.3, 0.0], [0.0, 0.4, 0.0]]], dtype=dtype)
+        last = torch.nextafter(torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype))
+        for u in (torch.zeros((), dtype=dtype), last, torch.ones((), dtype=dtype)):
+            after = draw_jump(torch.full((1, 2), 2), rates, u[None])
+            # one of the two sites has jumped to its only level with a positive rate
+            assert sorted(after[0].tolist()) == [1, 2]
+
+
+def test_fisher_yates_digits_of_an_ewens_distribution_are_independent():
+    """P(x) proportional to 2^cycles is a product over digits."""
+    orders = np.array(list(itertools.permutations(range(5))))
+
+    def count_cycles(order):
+        left = set(range(len(order)))
+        number = 0
+        while left:
+            number += 1
+            position = left.pop()
+            while order[position] in left:
+                position = order[position]
+                left.remove(position)
+        return number
+
+    p = 2.0 ** np.array([count_cycles(order) for order in orders])
+    p /= p.sum()
+    digits = FisherYates.encode(torch.from_numpy(orders)).numpy()
+    product = np.ones(len(orders))
+    for column in digits.T:
+        marginal = np.bincount(column, weights=p)
+        product *= marginal[column]
+    assert np.allclose(product, p)
+    assert [count_cycles(order) for order in orders] == (digits == 0).sum(1).tolist()
+
+
+@pytest.mark.parametrize("number", [4096, 20_000])
+def test_the_start_bound_of_large_counts_is_twice_the_divergence(number):
+    k = np.arange(number + 1)
+    for q in (0.001, 0.1, 0.9, 0.99):
+        log_p = stats.binom.logpmf(k, number, q)
+        terms = np.exp(log_p) * (log_p - stats.poisson.logpmf(k, number * q))
+        exact = terms[np.exp(log_p) > 0].sum()
+        assert (-math.log1p(-q) - q) / exact == pytest.approx(2, rel=2e-3)
 
 
 # --- diagnostics of chains
@@ -409,6 +459,7 @@ def test_r_hat_is_that_of_the_definition():
         assert r_hat(chains) == pytest.approx(reference_r_hat(chains), rel=1e-12)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("chains, sweeps", [(4, 30), (8, 30), (12, 12)])
 def test_independent_chains_are_seldom_flagged(chains, sweeps):
     rng = np.random.default_rng(1)
@@ -442,7 +493,7 @@ def test_posterior_predictive_p_values_are_seldom_small():
     rng = np.random.default_rng(3)
     noise = Poisson(1.0)
     small = 0
-    for seed in range(200):
+    for seed in range(100):
         # a conjugate model: x ~ Gamma(3), y ~ Poisson(x), x | y ~ Gamma(3 + y, scale 1 / 2)
         x = rng.gamma(3.0, size=12)
         y = rng.poisson(x)
@@ -451,7 +502,7 @@ def test_posterior_predictive_p_values_are_seldom_small():
             noise, torch.from_numpy(y).double()[None], torch.from_numpy(samples), None, seed
         )
         small += p < 0.01
-    assert small <= 0.15 * 200 * 0.5
+    assert small <= 0.15 * 100
 
 
 def test_prior_predictive_p_values_are_valid():
@@ -472,8 +523,8 @@ def test_prior_predictive_p_values_are_valid():
 
 def test_p_values_of_ranks_are_valid():
     rng = np.random.default_rng(5)
-    p_values = [rank_p_value({str(k): rng.random(100) for k in range(18)}) for _ in range(400)]
-    assert np.mean(np.array(p_values) < 0.05) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+    p_values = [rank_p_value({str(k): rng.random(100) for k in range(18)}) for _ in range(200)]
+    assert np.mean(np.array(p_values) < 0.05) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
 
 
 def test_the_next_draw_lies_below_a_quantile_with_its_probability():
@@ -496,11 +547,10 @@ def test_intervals_of_skewed_means_miss_as_often_on_either_side():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("linear", [False, True])
-def test_errors_of_classifier_scores_are_those_of_equal_distributions(linear):
+def test_errors_of_classifier_scores_are_those_of_equal_distributions():
     rng = np.random.default_rng(9)
     scores = [
-        classifier_test(*rng.poisson(4.0, (2, 61, 6)), linear=linear, seed=seed, trees=60)[0]
+        classifier_test(*rng.poisson(4.0, (2, 61, 6)), linear=True, seed=seed)[0]
         for seed in range(120)
     ]
     spread = np.std(scores, ddof=1)
