@@ -32,7 +32,7 @@ from benchmarks.exact_posteriors import (
 )
 from benchmarks.measure import arguments, report
 from blackout.data.count_statistics import covariance_excess, total_dispersion
-from blackout.diffusion.draw import VECTOR_INPAINTING
+from blackout.diffusion.draw import SHORT_VECTOR_INPAINTING, VECTOR_INPAINTING
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.particles import Particles, run_particles
@@ -48,7 +48,10 @@ NUM_CASES = 4  # sets of known values of a toy, drawn from it
 NUM_SAMPLES = 1500  # of each
 NUM_STATISTICS_DRAWS = 10_000  # from which the ends of the grid follow, as from training data
 SCHEDULE_FLOOR = 0.2  # of conf/schedule/counts.yaml
-DEFAULT = (VECTOR_INPAINTING["num_steps"], VECTOR_INPAINTING["inpainting_particles"], 0.5)
+DEFAULTS = {
+    (defaults["num_steps"], defaults["inpainting_particles"], 0.5)
+    for defaults in (SHORT_VECTOR_INPAINTING, VECTOR_INPAINTING)
+}
 # steps, particles, look-ahead
 SETTINGS = (
     (13, 4, 0.0),
@@ -169,7 +172,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(json=RESULTS, threads=1, device="cpu")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    settings: Sequence[tuple[int, int, float]] = sorted({DEFAULT, *SETTINGS})
+    settings: Sequence[tuple[int, int, float]] = sorted({*DEFAULTS, *SETTINGS})
     num_cases = NUM_CASES
     num_samples = NUM_SAMPLES
     if options.quick:

@@ -30,8 +30,8 @@ from blackout.posterior.split_gibbs import HeatBath, SplitGibbs
 # a line has other evidence. Each takes about 800 network evaluations with the default grid of the
 # digits, of 49 evaluations a run.
 #
-# With 13 steps p(known) of four rough counts is off by up to 22 %, with 100 by up to 6 %
-# (docs/howto/missing_values.md); up to 16 elements networks are small enough for more steps.
+# With 13 steps p(known) of rough counts is off by up to 15 %, with 100 by up to 2 %
+# (benchmarks/results/known_probability.json); up to 16 elements networks are small enough for more.
 SMALL = 16
 INPAINTING_SMALL = Overwrite(particles=64, steps=80)
 INPAINTING = Overwrite(particles=32, steps=12)
