@@ -3,8 +3,8 @@
 methods        total variation of `posterior=auto` and of each method it may choose, on twelve
                problems of three to five counts, at equal network evaluations a sample
 growth         errors of marginals as the number of measured elements grows
-calibration    ranks of truths among samples, with p-values
-flags          how often a warning is given where nothing is wrong
+
+Ranks of truths: `python -m benchmarks.calibration`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from blackout.posterior import (
     SplitGibbs,
 )
 from blackout.posterior.auto import conjugate_state
-from blackout.posterior.diagnostics import coverage, normalised_ranks, rank_p_value, rank_statistics
 from blackout.posterior.noise_denoise import known_mask
 from blackout.random import SampleStreams
 
@@ -222,63 +221,9 @@ class ChainMeans:
         return CountPrediction(missing, missing.log())
 
 
-def calibration(quick: bool) -> Iterator[Row]:
-    """Ranks of truths of the prior among samples given their measurements, of methods at defaults.
-
-    The p-value is that of uniform ranks of total, log-likelihood and 16 projections, with
-    Bonferroni's correction. Below 0.001 the intervals of a method do not cover as they say.
-
-    References: Talts et al. 2018.
-    """
-    num_truths, num_samples = (20, 4) if quick else (400, 19)
-    for exact in exact_problems():
-        prior = exact.prior()
-        truths = exact.truths(num_truths, 3)
-        problem = exact.measure(truths, 4)
-        defaults: dict[str, Method] = {"auto": Auto(), "sgdd": SplitGibbs(), "smc": SMC()}
-        if conjugate_state(prior.process, problem, prior.shape) is not None:
-            defaults["direct"] = Direct()
-        for name, method in defaults.items():
-            ranks, shares = ranks_of_truths(
-                method.resolve(prior, problem), prior, problem, truths, num_samples
-            )
-            smallest = rank_p_value(ranks)
-            yield {
-                "problem": exact.name,
-                "method": name,
-                "truths": num_truths,
-                "samples": num_samples,
-                "p": smallest,
-                "coverage 50": shares[0],
-                "coverage 90": shares[1],
-            }
-
-
-def ranks_of_truths(
-    method: Method, prior: Prior, problem: InverseProblem, truths: Tensor, num_samples: int
-) -> tuple[dict[str, np.ndarray], tuple[float, float]]:
-    """Return ranks of truths [M, D] among samples, and coverages of 50 and 90 % intervals."""
-    num_truths = len(truths)
-    posterior = method.sample(prior, problem, num_truths * num_samples)
-    x = posterior.samples.double().view(num_samples, num_truths, -1).numpy()
-    log_likelihood = posterior.log_likelihood.view(num_samples, num_truths).numpy()
-    sample_statistics = rank_statistics(x, log_likelihood, None)
-    truth_statistics = rank_statistics(
-        truths.double().numpy(), problem.log_likelihood(truths.double()).numpy(), None
-    )
-    rng = np.random.default_rng(0)
-    ranks = {
-        name: normalised_ranks(values, truth_statistics[name], rng)
-        for name, values in sample_statistics.items()
-    }
-    element_ranks = normalised_ranks(x, truths.double().numpy(), rng)
-    return ranks, (coverage(element_ranks, 0.5), coverage(element_ranks, 0.9))
-
-
 WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {
     "methods": methods,
     "growth": growth,
-    "calibration": calibration,
 }
 
 

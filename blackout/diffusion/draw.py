@@ -54,8 +54,12 @@ RELATIVE_DESCRIPTION = (
 MAX_BYTE = 255  # counts up to it are brightness in 8 bits, which needs no scale
 
 # Vectors with known elements: 13 steps of the trapezoidal rule, with 2 evaluations each, of 4
-# particles cost about 100 evaluations per sample.
+# particles cost about 100 evaluations per sample. Networks of short vectors are cheap; there 50
+# steps, about 400 evaluations, estimate p(known) of rough counts to 5 %, where 13 steps are up to
+# 15 % off (benchmarks/results/known_probability.json). More particles do not reduce that error.
 VECTOR_INPAINTING = {"num_steps": 13, "inpainting_particles": 4}
+SHORT_VECTOR_INPAINTING = {"num_steps": 50, "inpainting_particles": 4}
+MAX_SHORT_VECTOR = 16  # elements
 BITS = MetricDescription("bits per dimension", "lower")
 METRICS = {
     "bits_per_dim": BITS,
@@ -302,7 +306,9 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     inpaint = request.get("inpaint")
     overrides = dict(request.get("sampler") or {})
     if inpaint and len(model.shape) == 1 and isinstance(model.process, PureDeath):
-        overrides = VECTOR_INPAINTING | _without_nulls(overrides)
+        is_short = model.shape[0] <= MAX_SHORT_VECTOR
+        defaults = SHORT_VECTOR_INPAINTING if is_short else VECTOR_INPAINTING
+        overrides = defaults | _without_nulls(overrides)
     description = describe_sampler(overrides, model.config)
     sampler: Sampler = instantiate(description, "sampler")
     classes = parse_labels(model, request.get("classes"), request.get("given"))

@@ -335,7 +335,7 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, data_mean: Tensor) ->
 
     Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity
     otherwise. Counts beyond 4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 -
-    q) - q, about q^2 / 2, which is never more than 2.6 times as much (by enumeration).
+    q) - q, about q^2 / 2, which is twice as much (by enumeration, for q up to 0.99).
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
 

@@ -245,7 +245,9 @@ def choose_logistic_times(settings: Mapping[str, Any], stats: Stats) -> dict[str
     """Return arguments of `logistic_times` where the settings leave them to the data.
 
     The grid is dense where counts of this size take shape: from survival of about one unit,
-    q E[X^2] / E[X] = 1, to nearly all.
+    q E[X^2] / E[X] = 1, to nearly all. That is from u = -log(1 + E[X^2] / E[X]) to u = 0, of which
+    `location` is the middle. `scale` is 1, as survival of a unit is a logistic function of u, and a
+    fifth of that range. Both are settings of the schedule.
 
     References: this project; checked in tests/diffusion/test_schedules.py.
     """

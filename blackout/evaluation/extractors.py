@@ -152,7 +152,8 @@ class ModuleExtractor:
     def identity(self) -> str:
         """Return the SHA-256 (hex) of the module's class and state.
 
-        Features of extractors with different identities are never compared.
+        Statistics with another identity are refused. Files of other programs have none, and only
+        their number of features is checked.
         """
         kind = type(self.module)
         return hash_tensors(f"{kind.__module__}.{kind.__qualname__}", self.module.state_dict())

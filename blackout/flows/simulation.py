@@ -419,8 +419,11 @@ def draw_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
     levels = rates.shape[-1]
     rows = torch.arange(len(x), device=x.device)
     edges = rates.flatten(1).cumsum(-1)
-    # the first edge above the point, so that a jump of rate 0 is never chosen
-    points = (u * edges[:, -1])[:, None]
+    # the first edge above the point, so that a jump of rate 0 is never chosen; u times the sum may
+    # round to the sum, above which there is no edge
+    total = edges[:, -1]
+    below_total = torch.nextafter(total, torch.zeros_like(total))
+    points = torch.minimum(u * total, below_total)[:, None]
     choice = torch.searchsorted(edges, points, right=True).squeeze(1)
     choice = choice.clamp_(max=edges.shape[1] - 1)
     after = x.clone()

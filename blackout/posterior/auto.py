@@ -1,6 +1,7 @@
-"""The sampler that suits an inverse problem (`Auto`), and the exact one for some (`Direct`).
+"""The sampler that suits an inverse problem (`Auto`), and the direct one for some (`Direct`).
 
-If the measurement is a state of the forward process, one reverse run from it is an exact draw.
+If the measurement is a state of the forward process, one reverse run from it is a draw of the
+posterior, as far as the network and the steps of the run are right.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from blackout.posterior.split_gibbs import HeatBath, SplitGibbs
 # a line has other evidence. Each takes about 800 network evaluations with the default grid of the
 # digits, of 49 evaluations a run.
 #
-# With 13 steps p(known) of four rough counts is off by up to 22 %, with 100 by up to 6 %
-# (docs/howto/missing_values.md); up to 16 elements networks are small enough for more steps.
+# With 13 steps p(known) of rough counts is off by up to 15 %, with 100 by up to 2 %
+# (benchmarks/results/known_probability.json); up to 16 elements networks are small enough for more.
 SMALL = 16
 INPAINTING_SMALL = Overwrite(particles=64, steps=80)
 INPAINTING = Overwrite(particles=32, steps=12)
@@ -59,7 +60,7 @@ class ConjugateState(NamedTuple):
 def conjugate_state(
     process: Process, problem: Problem, shape: tuple[int, ...]
 ) -> ConjugateState | None:
-    """Return the state and level from which a reverse run is a draw from the posterior.
+    """Return the state and level from which an exact reverse run is a draw from the posterior.
 
     - Binomial thinning of all elements with one survival p is pure death until -log p.
     - Symmetric flips are the uniform process.
@@ -154,9 +155,9 @@ class Direct(Method):
 class Auto(SplitGibbs):
     """The sampler that suits the problem; `_choose` has the questions in their order.
 
-    Where sweeps of split Gibbs sampling are chosen, they find the posterior. Noise-denoise moves
-    then remove most of the bias of the last level and correct the weights of distant modes, for any
-    likelihood. Only the last state of a chain is used, so that R-hat does not apply.
+    Where sweeps of split Gibbs sampling are chosen, they come near the posterior. Noise-denoise
+    moves then remove most of the bias of the last level and correct the weights of distant modes,
+    for any likelihood. Only the last state of a chain is used, so that R-hat does not apply.
 
     The arguments are those of `SplitGibbs`.
 
@@ -197,7 +198,7 @@ class Auto(SplitGibbs):
 
     def _choose(self, prior: Prior, problem: Problem, has_settings: bool) -> tuple[Method, str]:
         """Return the sampler and its name for the user."""
-        # 1. The measurement is a state of the forward process: one reverse run is exact.
+        # 1. The measurement is a state of the forward process: one reverse run from it.
         start = conjugate_state(prior.process, problem, prior.shape)
         if start is not None and start.level <= prior.final_time:
             return Direct(), "direct"

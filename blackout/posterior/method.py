@@ -38,8 +38,8 @@ class PosteriorSamples:
         chains: statistics of every chain and sweep, float32 [n, sweeps, 4 + projections]: those of
             `CHAIN_STATISTICS`, then projections of x.
         num_repaired: elements of each sample that contradicted y and were replaced, int64 [n].
-        log_evidence: log of an unbiased estimate of p(y) from the particles of each sample,
-            float64 [n]; empty for methods without weights.
+        log_evidence: log of an estimate of p(y) from the particles of each sample, float64 [n];
+            unbiased up to the error of the steps. Empty for methods without weights.
     """
 
     samples: Tensor

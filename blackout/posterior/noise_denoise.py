@@ -1,7 +1,8 @@
 """Noise-denoise moves: Metropolis moves that leave the posterior invariant at any noise level.
 
-A move noises the sample, denoises it by a reverse run, and accepts the result by the ratio of
-likelihoods. Moves are a method of their own, or remove the bias that another method leaves.
+That holds for exact reverse runs; those of few steps leave the error of their steps. A move noises
+the sample, denoises it by a reverse run, and accepts the result by the ratio of likelihoods. Moves
+are a method of their own, or remove the bias that another method leaves.
 """
 
 from __future__ import annotations

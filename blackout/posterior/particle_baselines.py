@@ -30,9 +30,6 @@ from blackout.posterior.noise_denoise import polish
 from blackout.posterior.problem import InverseProblem, Prior, Problem, repeat_rows
 from blackout.random import SampleStreams, systematic_resampling, uniform
 
-# value of a state: this factor times log L at the expected data. Below 1, because elements given a
-# state are not independent (docs/explanation/posteriors.md)
-EXPECTED_DATA_FACTOR = 0.5
 DEFAULT_ROLLOUTS = 4  # one-step samples by which a state is valued otherwise
 # neighbours of a state: every step of a guided run evaluates the network once for each
 MAX_NEIGHBOURS = 20_000
@@ -66,15 +63,17 @@ class SMC(Method):
     when their effective number falls below `threshold`.
 
     The value log p(y | x_s) of a state follows from the network's prediction, which the next step
-    reuses. For births it is half of log L at the expected data, which adds no noise; half, because
-    elements are not independent. Otherwise it is the log mean of L over a few one-step samples.
+    reuses. For births it is `look_ahead` times log L at the expected data, which adds no noise;
+    less than 1, because elements are not independent. Otherwise it is the log mean of L over a few
+    one-step samples.
 
     A state whose one-step samples all contradict y may still lead to data that do not. If it were
     dropped, the limit of many particles would be wrong (total variation 0.2 to 0.3, growing with M,
     for binomial thinning). Its value is therefore raised (`floor_values`), separately for every
     number of y, because nearly all samples contradict one of many numbers. Only L itself, at the
     end, is 0 where y is impossible. As M grows, the distribution tends to p(x) L(x)^power / Z. For
-    any M the product of the mean weights has the expectation Z, the evidence p(y) for power 1.
+    any M the product of the mean weights has the expectation Z, the evidence p(y) for power 1. Here
+    p(x) is the distribution that the steps of the run draw from.
 
     Args:
         particles: M, of every sample.
@@ -86,6 +85,8 @@ class SMC(Method):
         polish: noise-denoise moves of the final sample, which reduce the bias of few particles.
         greedy: SVDD-PM, in which all particles continue from the best one. With many particles it
             finds the best of them, not the posterior.
+        look_ahead: power of L at the expected data that values a state. L itself replaces it at the
+            end, so that neither the limit nor the expectation of the evidence depends on it.
 
     References: Chu et al. 2025, appendix C.2.3 and eq. 55 and 56; Li et al. 2024 (SVDD-PM);
         Del Moral et al. 2006, section 3.2 (evidence); values of states: this project, checked in
@@ -99,6 +100,7 @@ class SMC(Method):
     threshold: float = THRESHOLD
     polish: int = 0
     greedy: bool = False
+    look_ahead: float = 0.5
 
     def num_sweeps(self, prior: Prior) -> int:
         """Return the number of steps and moves."""
@@ -107,6 +109,7 @@ class SMC(Method):
     def check(self, prior: Prior, problem: Problem) -> None:
         """Raise ValueError for settings out of range."""
         check_at_least_one(particles=self.particles, rollouts=self.rollouts)
+        ensure(self.look_ahead >= 0, f"look_ahead must be at least 0, not {self.look_ahead}")
         targets_posterior = self.power == 1 and not self.greedy
         ensure(
             targets_posterior or not self.polish,
@@ -176,7 +179,7 @@ class SMC(Method):
             return [x.double()], 1.0
         is_smooth = isinstance(prior.process, PureDeath) and getattr(problem, "smooth", True)
         if is_smooth and self.rollouts is None and not self.greedy:
-            return [prior.expected_data(x, s)], EXPECTED_DATA_FACTOR
+            return [prior.expected_data(x, s)], self.look_ahead
         num_rollouts = self.rollouts or DEFAULT_ROLLOUTS
         samples = prior.one_step_samples(x, s, streams, num_rollouts)
         return [x0.double() for x0 in samples], 1.0

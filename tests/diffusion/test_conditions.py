@@ -266,10 +266,8 @@ def test_a_draw_describes_its_condition(tmp_path: Path) -> None:
         request_draw(model, inpainting_request | options).sampler
         for options in ({}, {"sampler": {"num_steps": 2}})
     )
-    assert (default_sampler.num_steps, default_sampler.inpainting_particles) == (
-        13,
-        4,
-    ) and chosen_sampler.num_steps == 2
+    default_settings = (default_sampler.num_steps, default_sampler.inpainting_particles)
+    assert default_settings == (50, 4) and chosen_sampler.num_steps == 2
 
 
 def test_scores_without_classes_are_warned_of_if_never_trained() -> None:

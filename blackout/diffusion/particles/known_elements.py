@@ -22,6 +22,8 @@ from blackout.diffusion.predictions import TINY, CountPrediction
 from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
 from blackout.diffusion.schedules import missing_fraction
 
+# Guards. The look-ahead is divided out again, and extrapolated counts differ from predicted ones by
+# less than any share as steps become short, so that none of them changes the limit of many steps.
 LOOK_AHEAD_POWER = 0.5  # of the predicted probability of the data, which ignores correlations
 MIN_PROBABILITY = 1e-3  # of the look-ahead: no particle is dropped for a bad guess alone
 MIN_RATE_SHARE = 0.1  # of the predicted count: extrapolation must not make known births impossible
@@ -41,9 +43,9 @@ class KnownWeight:
     makes the mean weight an estimate of p(known).
 
     Until the last step, particles are also weighted by the probability that the last prediction
-    gives to the known elements' data, to the power 1/2. Particles that lead elsewhere are then
-    dropped early. Every step divides by the look-ahead of the step before, and none is left at s =
-    0: limits and the estimate are the same as without a look-ahead.
+    gives to the known elements' data, to the power `look_ahead`. Particles that lead elsewhere are
+    then dropped early. Every step divides by the look-ahead of the step before, and none is left at
+    s = 0: the limit, and the expectation of the estimate, are the same as without a look-ahead.
 
     References: Pitt and Shephard 1999 (look-ahead); this project, checked in
         tests/verification/test_particles.py.
@@ -52,11 +54,13 @@ class KnownWeight:
         process: that is reversed; see `has_step_probability`.
         x0: counts [rows, ...].
         mask: whether an element is observed, bool [rows, ...].
+        look_ahead: the power.
     """
 
     process: Process
     x0: Tensor
     mask: Tensor
+    look_ahead: float = LOOK_AHEAD_POWER
     _look_ahead: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def __call__(self, step: Step) -> Tensor:
@@ -68,7 +72,7 @@ class KnownWeight:
             else:
                 log_ratio = self._levels_log_ratio(stage)
             log_weight = log_weight + per_sample(torch.where(self.mask, log_ratio, 0.0))
-        power = LOOK_AHEAD_POWER if float(step.s) > 0 else 0.0
+        power = self.look_ahead if float(step.s) > 0 else 0.0
         log_data = torch.where(self.mask, self._data_log_probability(stage), 0.0)
         self._look_ahead = power * per_sample(log_data)
         return log_weight + self._look_ahead

@@ -24,7 +24,11 @@ from torch import Tensor
 from blackout.counts import time_on
 from blackout.diffusion.inpainting import KnownPath
 from blackout.diffusion.kernels import Kernel, ReverseStep, StatefulKernel
-from blackout.diffusion.particles.known_elements import KnownWeight, has_step_probability
+from blackout.diffusion.particles.known_elements import (
+    LOOK_AHEAD_POWER,
+    KnownWeight,
+    has_step_probability,
+)
 from blackout.diffusion.particles.potentials import Potential, Step
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Process
@@ -48,6 +52,7 @@ class Particles:
             where all particles begin; the first particle then follows its path back. Without
             resampling this is a move of iterated importance sampling on paths, which leaves the
             distribution given the known elements as it is, for any number of particles.
+        look_ahead: power of the predicted probability of known elements; see `KnownWeight`.
 
     References: Andrieu et al. 2010, section 4.2 (the retained path).
     """
@@ -55,6 +60,7 @@ class Particles:
     number: int
     threshold: float = THRESHOLD
     retain_first: bool = False
+    look_ahead: float = LOOK_AHEAD_POWER
 
 
 class WeightedSamples(NamedTuple):
@@ -63,8 +69,8 @@ class WeightedSamples(NamedTuple):
     Attributes:
         samples: one of the particles of every sample, [B, ...].
         log_normaliser: float64 [B]: exp of it is an unbiased estimate of the mean weight of the
-            kernel's paths. Of known elements that is p(known), as far as the final time has
-            forgotten the data.
+            kernel's paths. Of known elements that is p(known), up to the error of the steps and as
+            far as the final time has forgotten the data.
     """
 
     samples: Tensor
@@ -137,7 +143,7 @@ def run_particles(
     if known is not None:
         path = KnownPath(known.expand_to(shape, device), process, generator, number)
         start = path.advance(num_steps, times[-1], start)
-        potentials.append(KnownWeight(process, path.x0, path.mask))
+        potentials.append(KnownWeight(process, path.x0, path.mask, particles.look_ahead))
     if path is not None and particles.retain_first:
         start = path.retain_first()
 

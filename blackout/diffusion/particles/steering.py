@@ -47,6 +47,8 @@ Likelihood: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 # (states [m, *shape], time, numbers of their particles, int64 [m]) -> log p(y | x_t), float64 [m]
 Classifier: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+# Bounds of proposals and of values on the way. Weights correct proposals, and L itself replaces all
+# values at the end, so that none of them changes the limit of many particles.
 MAX_LOG_RATIO = 20.0  # of likelihoods of neighbouring states
 MAX_LOG_BIRTH_RATIO = 3.0  # for proposed births; a proposal may be rough, since it is weighted
 FLOOR_SHARE = 0.1  # of the mean value of a group: replaces values of 0
