@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 
 from blackout.cli.sweeps import failed_tables, run_job, sweeping
 from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
-from blackout.distributed import leave_group
 from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
 
@@ -69,7 +68,6 @@ def run(main: Callable[[], object], program: str) -> None:
             if isinstance(error.__cause__ or error.__context__, MemoryError):
                 raise MemoryError("settings cannot be composed") from error
             raise UserError(explain(error, program, words)) from error
-        leave_group()
         if failed_tables:
             print(f"{len(failed_tables)} job(s) failed: {failed_tables[-1]}", file=sys.stderr)
             failed_tables.clear()
