@@ -5,11 +5,13 @@ Every collective operation does nothing in a single process.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -18,13 +20,14 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import Tensor
 
 from blackout.counts import Shape
-from blackout.errors import UserError, refuse
+from blackout.errors import RANKS, UserError, refuse
 from blackout.safe_reading import available_memory
 
 Result = TypeVar("Result")
 
 START_TIMEOUT = timedelta(minutes=5)  # in which all processes of a group must have started
 AGENT_TIMEOUT = timedelta(seconds=60)  # in which torchrun's agent, which runs already, answers
+_meeting_numbers = itertools.count()  # of the groups that this process has joined
 REDUCTION_BLOCK = 1 << 24  # elements, so that a large CPU buffer never needs as much GPU memory
 
 
@@ -86,19 +89,16 @@ def process_group(device: torch.device) -> Iterator[None]:
     if num_processes == 1:
         yield
         return
-    meet(device)
-    try:
+    with leaving_group():
+        meet(device)
         yield
-    finally:
-        dist.destroy_process_group()
 
 
 def meet(device: torch.device) -> None:
     """Make the processes that torchrun started a group, each with its own `device`.
 
-    The store of torchrun's agent outlives a group that it restarts, with the addresses of processes
-    that have ended. Each start of the group therefore has its own keys. This works with one agent:
-    agents on several machines do not know how often the others have restarted theirs.
+    The jobs of a sweep meet once each. Addresses of an earlier group stay in the store, so the keys
+    of each meeting differ.
 
     Raises:
         UserError: the others do not answer.
@@ -106,39 +106,66 @@ def meet(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
     environment = os.environ
-    options: dict[str, Any] = {}
     has_agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    has_one_agent = has_agent_store and environment.get("GROUP_WORLD_SIZE") == "1"
     try:
-        if has_one_agent or not has_agent_store:
-            process_rank = int(environment["RANK"])
-            num_processes = int(environment["WORLD_SIZE"])
-            store = dist.TCPStore(
-                environment["MASTER_ADDR"],
-                int(environment["MASTER_PORT"]),
-                None if has_one_agent else num_processes,
-                is_master=process_rank == 0 and not has_one_agent,
-                timeout=AGENT_TIMEOUT if has_one_agent else START_TIMEOUT,
-            )
-            key = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-            options = {
-                "rank": process_rank,
-                "world_size": num_processes,
-                "store": dist.PrefixStore(key, store),
-            }
-        dist.init_process_group(dist.get_default_backend_for_device(device), **options)
+        process_rank = int(environment["RANK"])
+        num_processes = int(environment["WORLD_SIZE"])
+        store = _open_store(
+            environment["MASTER_ADDR"],
+            int(environment["MASTER_PORT"]),
+            None if has_agent_store else num_processes,
+            is_master=process_rank == 0 and not has_agent_store,
+        )
+        dist.init_process_group(
+            dist.get_default_backend_for_device(device),
+            rank=process_rank,
+            world_size=num_processes,
+            store=dist.PrefixStore(f"{_start_key()}/{next(_meeting_numbers)}", store),
+        )
     except (RuntimeError, ValueError) as error:
         raise _missing_group(error) from error
 
 
-def leave_group() -> None:
-    """Destroy the process group, if there is one, as a program must before it ends.
+@cache
+def _open_store(host: str, port: int, num_processes: int | None, *, is_master: bool) -> dist.Store:
+    """Return this process's connection to the store, through which processes find each other.
+
+    Without an agent of torchrun, process 0 serves the store. It does so until it ends, because the
+    others may come to the next meeting before it has left the last one.
+
+    Args:
+        host: address of the store.
+        port: of the store.
+        num_processes: that meet there; None where torchrun's agent serves the store.
+        is_master: whether this process serves it.
+    """
+    timeout = AGENT_TIMEOUT if num_processes is None else START_TIMEOUT
+    return dist.TCPStore(host, port, num_processes, is_master=is_master, timeout=timeout)
+
+
+def _start_key() -> str:
+    """Return a key of this start of the group, equal on all its processes.
+
+    The store of torchrun's single agent outlives a group that it restarts. Several agents have a
+    new store for each start, and do not know how often the others have restarted theirs.
+    """
+    has_one_agent = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if has_one_agent else "0"
+
+
+@contextmanager
+def leaving_group() -> Iterator[None]:
+    """Destroy the process group that is made inside, if any, at the end and after an error.
 
     Lightning does so only for NCCL. A thread of gloo that still runs when the interpreter shuts
-    down can abort the process.
+    down can abort the process, and processes that wait for one with an error would wait on.
     """
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+    is_inside_another = dist.is_available() and dist.is_initialized()
+    try:
+        yield
+    finally:
+        if not is_inside_another and dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _missing_group(error: Exception) -> UserError:
@@ -176,9 +203,14 @@ def rank() -> int:
 def is_first() -> bool:
     """Return whether this is the first process of all, which alone writes and reports.
 
-    It also holds before the processes are a group.
+    It also holds before the processes are a group, and before Lightning is imported, which sets
+    the attribute.
     """
-    return getattr(rank_zero_only, "rank", 0) == 0
+    process_rank = getattr(rank_zero_only, "rank", None)
+    if process_rank is None:
+        variables = [name for name in RANKS if name in os.environ]
+        process_rank = int(os.environ[variables[0]]) if variables else 0
+    return process_rank == 0
 
 
 def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:

@@ -77,18 +77,25 @@ class Signals:
             self._is_listening = False
             self._group = None
 
+    def join_group(self) -> None:
+        """Create the process group of `agreed`, by all processes together, if there is none.
+
+        A process learns at once that another of its group has ended; one that waits for the others
+        to create a group waits for half an hour. The group needs PyTorch's gloo backend, which its
+        packages for Linux and macOS have.
+        """
+        if self._group is None and world_size() > 1:
+            self._group = dist.new_group(backend="gloo")
+
     def agreed(self) -> int | None:
         """Return the signal that any process has received; None if none has.
 
         All processes must call it together, and receive the same answer. The number is reduced over
-        a second process group, of CPU tensors, so that no process waits for its accelerator. This
-        group needs PyTorch's gloo backend, which its packages for Linux and macOS have; it is
-        created by all processes together at the first call.
+        a second process group, of CPU tensors, so that no process waits for its accelerator.
         """
         number = self.received or 0
         if world_size() > 1:
-            if self._group is None:
-                self._group = dist.new_group(backend="gloo")
+            self.join_group()
             flag = torch.tensor(number)
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
             number = int(flag)

@@ -56,7 +56,7 @@ from blackout.cli.training_settings import (
 from blackout.component import Plain
 from blackout.config.instantiate import find_target, instantiate
 from blackout.config.settings import configure_libraries, optional_path, resolve_settings
-from blackout.distributed import is_first, meet
+from blackout.distributed import is_first, leaving_group, meet
 from blackout.errors import UserError, error_context, escaped, refuse, summary
 from blackout.preemption import signals
 from blackout.protocols import Source
@@ -103,6 +103,7 @@ MAX_WARMUP_SHARE = 0.1  # of a run's steps; a longer rise of the learning rate i
 
 
 @signals.caught()
+@leaving_group()
 def train(cfg: DictConfig) -> Path:
     """Train the configured model, or continue it; leave model, samples and scores in its directory.
 

@@ -8,8 +8,11 @@ to the file, in which they are.
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
+import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from glob import escape
 from pathlib import Path
@@ -21,6 +24,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from blackout.component import Plain
 from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
@@ -32,6 +36,8 @@ Array = npt.NDArray[Any]
 Blocks = Callable[[], Iterator[Any]]  # yields all rows in blocks of checked counts, dense or CSR
 MAX_MEMORY_BYTES = 1 << 30  # of counts that are loaded unless the user decides
 MEMORY_FRACTION = 1 / 8  # of the free memory that such counts may take
+ROW_FILES = ("values", "columns", "totals.npy", "ends.npy")  # of packed rows
+CHECKSUM_BLOCK = 1 << 20  # bytes that are read at once
 MAX_READ_AHEAD = 4  # times the bytes of the pieces that are read together with their gaps
 
 
@@ -288,15 +294,20 @@ def pack_rows(
         files = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
     key = request_key([files, request])[:8]
     folder = path.with_name(f"{path.name}.rows-{key}")
+    lock = FileLock(folder.with_name(f".{path.name}.rows.lock"))
     try:
-        # 1. Write the folder; one process writes, others wait.
-        with FileLock(folder.with_name(f".{path.name}.rows.lock")):
+        # 1. Write the folder; one process writes, others wait. Disks change bytes, rarely.
+        with lock:
             remove_parts(folder.parent, escape(folder.stem[:40]))
-            if not folder.is_dir():
-                with replacing_folder(folder) as part:
-                    copy_privacy(path, part)
-                    if not _write_rows(part, blocks(), np.uint8):
-                        _write_rows(part, blocks(), np.int32)
+            is_new = not folder.is_dir()
+            if is_new:
+                _write_folder(folder, path, blocks)
+        if not is_new and _is_damaged(folder):
+            with lock:
+                if _is_damaged(folder):  # no other process has written it again meanwhile
+                    print(f"{escaped(folder)} is damaged: its rows are written again", flush=True)
+                    shutil.rmtree(folder)
+                    _write_folder(folder, path, blocks)
 
         # 2. Open it.
         description = read_mapping(folder / "about.json")
@@ -313,6 +324,36 @@ def pack_rows(
     _report(path, num_samples, folder)
     sparse = (columns, pointers) if num_columns else None
     return DiskCounts(values, shape, description["largest"], torch.from_numpy(totals), sparse)
+
+
+def _write_folder(folder: Path, path: Path, blocks: Blocks) -> None:
+    """Write the rows of a file or folder `path` to a new folder, complete or not at all."""
+    with replacing_folder(folder) as part:
+        copy_privacy(path, part)
+        if not _write_rows(part, blocks(), np.uint8):
+            _write_rows(part, blocks(), np.int32)
+
+
+def _is_damaged(folder: Path) -> bool:
+    """Whether a file of packed rows is missing or differs from its checksum."""
+    try:
+        description = read_mapping(folder / "about.json")
+        checksums = description.pop("checksums", None)
+        return checksums != _checksums(folder, description)
+    except (OSError, UserError):
+        return True
+
+
+def _checksums(folder: Path, description: Plain) -> dict[str, int]:
+    """Return the CRC-32 of the files of packed rows, and of their description without these."""
+    text = json.dumps(description, sort_keys=True)
+    checksums = {"description": zlib.crc32(text.encode())}
+    for name in ROW_FILES:
+        checksums[name] = 0
+        with open_regular(folder / name) as file:
+            while block := file.read(CHECKSUM_BLOCK):
+                checksums[name] = zlib.crc32(block, checksums[name])
+    return checksums
 
 
 def _write_rows(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bool:
@@ -340,8 +381,9 @@ def _write_rows(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bo
                 pointers.append(pointers[-1][-1] + block.indptr[1:].astype(np.int64))
     np.save(folder / "totals.npy", np.concatenate(totals).astype(np.int64))
     np.save(folder / "ends.npy", np.concatenate(pointers))
-    description = {"dtype": np.dtype(dtype).str, "largest": max_count}
-    write_json(description, folder / "about.json")
+    description: dict[str, Any] = {"dtype": np.dtype(dtype).str, "largest": max_count}
+    checksums = _checksums(folder, description)
+    write_json({**description, "checksums": checksums}, folder / "about.json")
     return True
 
 

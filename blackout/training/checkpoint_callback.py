@@ -210,6 +210,7 @@ class Checkpoints(StepCallback, Checkpoint):
         """Install the signal handlers, and repeat a validation that the checkpoint interrupted."""
         super().on_train_start(trainer, pl_module)
         signals.install()
+        signals.join_group()
         self._last_saved_step = trainer.global_step
         loop = trainer.fit_loop.epoch_loop
         # Every checkpoint is of a boundary, so Lightning need not guess its place within a step.

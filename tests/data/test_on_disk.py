@@ -121,6 +121,30 @@ def test_rows_on_disk_are_written_again_when_the_file_changes(tmp_path: Path) ->
     assert len(list(tmp_path.glob("x.npy.rows-*"))) == 2
 
 
+@pytest.mark.parametrize("name", ["values", "columns", "totals.npy", "ends.npy", "about.json"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "removed"])
+def test_damaged_rows_are_written_again(
+    tmp_path: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_sparse(tmp_path / "x.npz")
+    expected = counts(path, in_memory=False).train[:]
+    (folder,) = tmp_path.glob("x.npz.rows-*")
+    file = folder / name
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    if damage == "flipped":
+        content[middle] ^= 1
+        file.write_bytes(content)
+    elif damage == "cut":
+        file.write_bytes(content[:middle])
+    else:
+        file.unlink()
+    assert torch.equal(counts(path, in_memory=False).train[:], expected)
+    assert "damaged: its rows are written again" in capsys.readouterr().out
+    assert torch.equal(counts(path, in_memory=False).train[:], expected)
+    assert "written again" not in capsys.readouterr().out
+
+
 def test_a_file_that_changes_under_a_run_is_refused(tmp_path: Path) -> None:
     data = counts(path := save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
     with path.open("r+b") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import hashlib
 import os
@@ -90,6 +91,35 @@ class KilledAtEnd(Callback):
             replace(*args, **kwargs)
 
         os.replace = kill_before_replace  # type: ignore[assignment]  # until this process ends
+
+
+class FailsAt(Callback):
+    """Raises an error after a training step, in one process."""
+
+    def __init__(self, step: int, rank: int = 0) -> None:
+        self._step = step
+        self._rank = rank
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if (trainer.global_step, trainer.global_rank) == (self._step, self._rank):
+            raise RuntimeError("a fault of one process")
+
+
+class ThreadsAtExit(Callback):
+    """Writes the names of the threads that are alive when the interpreter shuts down, a line each.
+
+    Each process writes a file of its own, named by its rank.
+    """
+
+    def __init__(self, folder: str) -> None:
+        rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
+        atexit.register(write_thread_names, Path(folder) / f"rank_{rank}.txt")
+
+
+def write_thread_names(path: Path) -> None:
+    """Write the names of this process's threads, those of libraries too."""
+    names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
+    path.write_text("\n".join(names))
 
 
 class Poison(Callback):
