@@ -297,9 +297,10 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
             extra = (
                 ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
             )
-            allowed = f"`blackout choices {group}` lists them"
+            described = f"`blackout choices {group}` says what each is"
+            allowed = described
             if len(listed) <= MAX_LISTED:
-                allowed = f"one of {', '.join(listed)}"
+                allowed = f"one of {', '.join(listed)}; {described}"
             suggestion = did_you_mean(text, list(listed))
             return f"{group}={text}: no such choice{extra}{suggestion}; {allowed}"
     return ""

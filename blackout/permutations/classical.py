@@ -35,6 +35,7 @@ from blackout.permutations.distributions import (
 )
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, StepStreams, cumulative_probabilities
+from blackout.representation import format_fields
 
 MAX_EXACT_CONSENSUS = 14  # items up to which `consensus` uses all sets of items
 
@@ -321,6 +322,8 @@ class Mixture:
 
     weights: Tensor
     components: Sequence[Mallows | PlackettLuce]
+
+    __repr__ = format_fields
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-probability of orders [..., n], float64 [...].

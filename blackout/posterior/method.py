@@ -19,6 +19,7 @@ from blackout.posterior.diagnostics import CHAIN_STATISTICS, projection_weights
 from blackout.posterior.draw import PosteriorDraw, make_draw
 from blackout.posterior.problem import Prior, Problem
 from blackout.random import SampleStreams
+from blackout.representation import format_arguments, format_fields
 
 INITIAL_KEY = -1  # random numbers of unconditional samples from which chains start
 
@@ -48,6 +49,8 @@ class PosteriorSamples:
     chains: Tensor = field(default_factory=lambda: torch.empty(0))
     num_repaired: Tensor = field(default_factory=lambda: torch.empty(0))
     log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    __repr__ = format_fields
 
 
 @dataclass
@@ -199,6 +202,8 @@ class Method(ABC):
     is_markov_chain: ClassVar[bool] = False
     # whether the method follows the sampler's time grid, and not only runs between its ends
     follows_grid: ClassVar[bool] = False
+
+    __repr__ = format_arguments
 
     def sample(
         self,

@@ -51,6 +51,7 @@ from blackout.protocols import (
     Watch,
     refuse_unknown,
 )
+from blackout.representation import format_fields
 
 BATCH_SIZE = 512  # chains simulated together
 SAMPLES_PER_GRAPH = 16  # unless num_samples is given
@@ -97,6 +98,8 @@ class GraphDraw(ChainDraw):
         ideal={**ChainDraw.references.ideal, "drop_mean": 0.0, "drop_best": 0.0},
     )
     names = OutputNames(folder="solutions", file="solutions", picture="graphs")
+
+    __repr__ = format_fields
 
     def rows(self, num_samples: int) -> int:
         """Return the number of rows of `num_samples` solutions of every graph."""
