@@ -391,7 +391,7 @@ class ImageScores:
                 f"{self._name('fd')} from {self._smaller_size} images with "
                 f"{extractor.num_features} features: the covariance is singular and the value too "
                 "large; compare it only with values from as many images",
-                stacklevel=4,
+                stacklevel=1,  # one place, so that it is shown once for samples and references
             )
 
     @staticmethod

@@ -22,7 +22,10 @@ from benchmarks import (
 )
 from blackout import load_model
 from blackout.cli import anneal, compare, compress, inspect, programs, report, solve, verify
+from blackout.cli.output_folders import folders_of_target
 from blackout.cli.run_directory import check_run, running
+from blackout.cli.run_results import score_cards
+from blackout.data.findings import Finding
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.training.export import export_model
@@ -274,6 +277,36 @@ def test_compression_does_not_replace_its_input_or_another_file(command, trained
 
 
 @pytest.mark.parametrize("program", ["solve", "anneal"])
+def test_results_without_a_network_have_units_and_better_directions(command, tmp_path, program):
+    (tmp_path / "g.edges").write_text("0 1\n1 2\n")
+    out = tmp_path / "out"
+    main, words = {
+        "solve": (solve.main, ("mis", tmp_path / "g.edges")),
+        "anneal": (anneal.main, ("--target", "ising", "--chains", "8", "--sweeps", "4", "size=2")),
+    }[program]
+    done = command(main, *words, "--out", out)
+    assert done.code == 0, done.err
+    content = json.loads((out / "metrics.json").read_text())
+    value, unit, better, reference = {
+        "solve": ("best_value", "objective", "higher", "optimum"),
+        "anneal": ("log_z", "nats", "reference", "exact"),
+    }[program]
+    assert content["metric_descriptions"][value] == {"unit": unit, "better": better}
+    assert content["references"][value][reference] == content["values"][{"solve": "optimum", "anneal": "log_z_exact"}[program]]
+    (card,) = [card for card in score_cards(content) if card["name"] == value]
+    assert card["unit"] == unit and card["better"] and card["references"][0][0] == reference
+
+
+def test_results_for_the_target_of_a_run_are_in_its_directory(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    assert next(folders_of_target(run, "anneal")) == Path("runs/anneal")
+    assert next(folders_of_target(None, "solve")) == Path("runs/solve")
+    (run / "config.yaml").touch()
+    assert next(folders_of_target(run, "anneal")) == run / "anneal"
+
+
+@pytest.mark.parametrize("program", ["solve", "anneal"])
 def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, program):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "g.edges").write_text("0 1\n1 2\n")
@@ -352,12 +385,14 @@ def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_develop
     def warn(given):
         warnings.warn("few\x1b samples", stacklevel=1)
         warnings.warn("an old name", FutureWarning, stacklevel=1)
+        warnings.warn(Finding("a column is text", exclude=["cell"]), stacklevel=1)
 
     shown = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
-    first, second = capsys.readouterr().err.splitlines()
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert third == "warning: a column is text: dataset.exclude=[cell]"
     assert first == "warning: few\\x1b samples"
     assert second.startswith("warning: ") and second.endswith("FutureWarning: an old name") and __file__ in second
     assert warnings.showwarning is shown
