@@ -231,12 +231,13 @@ class Method(ABC):
         Raises:
             ValueError: a problem that the method cannot solve.
         """
-        self.check(prior, problem)
+        method = self.resolve(prior, problem)
+        method.check(prior, problem)
         streams = seed
         if isinstance(streams, int):
             streams = SampleStreams(streams, torch.arange(num_samples, device=prior.device))
-        run = Run(prior, problem, num_samples, streams, start, self.num_sweeps(prior), observer)
-        drawn = self.draw(run)
+        run = Run(prior, problem, num_samples, streams, start, method.num_sweeps(prior), observer)
+        drawn = method.draw(run)
         repair = getattr(problem, "repair", None)
         x = drawn if repair is None else repair(drawn)
         return PosteriorSamples(
