@@ -17,6 +17,7 @@ from torch import Tensor
 
 from blackout.confidence_intervals import spread
 from blackout.errors import ensure
+from blackout.representation import format_fields
 
 Kind: TypeAlias = Literal["exact", "upper bound", "lower bound"]
 Verdict: TypeAlias = Literal["better", "worse", "undecided"]
@@ -58,6 +59,8 @@ class SampleValues:
     shared_error: float = 0.0
     place: Tensor | None = None
 
+    __repr__ = format_fields
+
     def __post_init__(self) -> None:
         values_shape = list(self.values.shape)
         index_shape = list(self.index.shape)
@@ -85,6 +88,8 @@ class Baseline:
     validation: float | None = None
     covers_samples: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = format_fields
 
     @classmethod
     def from_values(

@@ -11,6 +11,7 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -202,15 +203,18 @@ class CommandParser(ArgumentParser):
         raise UserError(message)
 
 
+# what precedes the text of warnings for users; findings and notes are about files of data
+PLACE_OF_WARNING = re.compile(r"^.*?:\d+: (UserWarning|Finding|Note): ")
+
+
 class WarningFormatter(logging.Formatter):
     """One line for a warning that `logging.captureWarnings` has logged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a `UserWarning`, and of others also where they come from."""
+        """Return the text of a warning for users, and of others also where they come from."""
         # logged as "<file>:<line>: <category>: <text>\n  <line of code>"
         line = record.getMessage().splitlines()[0]
-        _, is_for_users, text = line.partition(": UserWarning: ")
-        return "warning: " + printable(text if is_for_users else line)
+        return "warning: " + printable(PLACE_OF_WARNING.sub("", line, count=1))
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from blackout.cli.families import load_family
+from blackout.cli.output_folders import folders_of_target
 from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
-from blackout.files import numbered, request_key, results_folder
+from blackout.files import request_key, results_folder
 from blackout.safe_reading import parse_yaml
 
 PRINTED = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
@@ -59,7 +60,9 @@ def main(words: list[str] | None = None) -> None:
         help="effective sample size below which chains are resampled",
     )
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--out", type=Path, help="a folder (default: runs/anneal)")
+    parser.add_argument(
+        "--out", type=Path, help="a folder (default: anneal in the run of --ckpt, else in runs)"
+    )
     run_command(lambda options: _run(family, options), parser, words)
 
 
@@ -80,7 +83,7 @@ def _run(family: Any, options: argparse.Namespace) -> None:
         resample_below=options.resample_below,
         seed=options.seed,
     )
-    folders = [options.out] if options.out else numbered(Path("runs/anneal"))
+    folders = [options.out] if options.out else folders_of_target(options.ckpt, "anneal")
     with results_folder(folders, request_key(vars(options) | {"out": None})) as folder:
         result = annealing.run(folder)
     values = [f"{name} {result.values[name]:.5g}" for name in PRINTED if name in result.values]

@@ -108,6 +108,8 @@ def finish_run(
     if is_short and baselines and not any(baselines.values()):
         left_out.append(f"baselines: the run has seen {budget:,} of {size:,} training samples")
 
+    compared = compared_with_baselines(samples, baselines)
+
     # 6. metrics.json, loggers and the report page.
     for line in left_out:
         print(f"left out: {line}")
@@ -123,10 +125,10 @@ def finish_run(
         run_report,
         outputs,
         score_report,
-        compared_with_baselines(samples, baselines),
+        compared,
         {"left_out": left_out, **provenance(model.device, start, source)},
     )
-    write_baselines(baselines, run)
+    write_baselines(baselines, compared["comparisons"], run)
     write_scores(with_earlier(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")

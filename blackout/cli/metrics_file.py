@@ -87,21 +87,29 @@ def collect_references(
     return collected
 
 
-def write_baselines(baselines: Mapping[str, Mapping[str, Baseline]], folder: Path) -> None:
-    """Write baselines.json: what was fitted for the baselines of a comparison, by their names.
+def write_baselines(
+    baselines: Mapping[str, Mapping[str, Baseline]], comparisons: Plain, folder: Path
+) -> None:
+    """Write baselines.json: `verdicts` by compared value, and fitted `parameters` by baseline.
 
     Args:
-        baselines: by name of the compared value, and by their own. Nothing is written where none
-            has parameters to tell.
+        baselines: by name of the compared value, and by their own.
+        comparisons: as `compared_with_baselines` returns them. Nothing is written if there are
+            none, and no baseline has parameters to tell.
         folder: of the file.
     """
+    verdicts = {
+        name: describe_comparison(name, comparison).removeprefix("verdict: ")
+        for name, comparison in comparisons.items()
+    }
     parameters: dict[str, Any] = {}
     for fitted in baselines.values():
         for name, baseline in fitted.items():
             if baseline.parameters:
                 parameters[name] = dict(baseline.parameters)
-    if parameters:
-        write_json(parameters, folder / "baselines.json")
+    if parameters or verdicts:
+        content = {"verdicts": verdicts, "parameters": parameters}
+        write_json(content, folder / "baselines.json")
 
 
 def describe_metrics(report: Plain, references: References = References()) -> dict[str, Any]:

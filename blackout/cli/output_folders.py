@@ -42,6 +42,17 @@ def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterat
         yield folder
 
 
+def folders_of_target(ckpt: Path | None, name: str) -> Iterator[Path]:
+    """Yield folders for results without a network, `name`, `name-2`, ...
+
+    They are in the run directory whose target is sampled, whose report shows them; in `runs` if
+    there is none.
+    """
+    is_run = ckpt is not None and (ckpt / "config.yaml").exists()
+    parent = ckpt if ckpt is not None and is_run else Path("runs")
+    yield from numbered(parent / name)
+
+
 @contextmanager
 def shared_folder(folders: Iterable[Path], key: str, **options: Any) -> Iterator[Path]:
     """Open the `results_folder` that process 0 chooses for all processes."""

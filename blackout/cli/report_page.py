@@ -18,7 +18,14 @@ import yaml
 from blackout.cli.curves import curve_panels
 from blackout.cli.metrics_file import comparison_rows
 from blackout.cli.pages import Picture, load_picture, save_page
-from blackout.cli.run_results import MAX_FILE_BYTES, read_part, read_scores, read_settings
+from blackout.cli.run_results import (
+    MAX_FILE_BYTES,
+    num_decimals,
+    read_part,
+    read_scores,
+    read_settings,
+    round_to,
+)
 from blackout.errors import summary
 from blackout.safe_reading import open_regular, read_mapping
 
@@ -100,7 +107,10 @@ def save_report(run: Path, refresh: float | None = None) -> Path:
         scores=scores,
         curve_data=curve_panels({"": run / "metrics.csv"}, read_part(final, "references")),
         previews=pictures.previews,
-        comparisons=comparison_rows(scores),
+        comparisons=[
+            (place, line, [_round_comparison(*row) for row in rows])
+            for place, line, rows in comparison_rows(scores)
+        ],
         folders=pictures.folders,
         left_out=pictures.left_out,
         model=read_model_description(run),
@@ -188,3 +198,12 @@ def read_model_description(run: Path) -> dict[str, Any] | None:
         "size": f"{weights.stat().st_size:,} bytes",
         "description": read_mapping(config, run, MAX_FILE_BYTES),
     }
+
+
+def _round_comparison(
+    baseline: str, value: float, difference: float, error: float, verdict: str
+) -> tuple[str, float, float, float, str]:
+    """Return a row of a comparison with as many decimals as its error has significant ones."""
+    decimals = num_decimals(value, error)
+    rounded = (round_to(value, decimals), round_to(difference, decimals), round_to(error, decimals))
+    return (baseline, *rounded, verdict)

@@ -111,9 +111,10 @@ class Scoring:
         family_report = self.family.report(self.model, self.source, config)
         samples = family_report.pop("sample_values", {})
         baselines = self.family.baselines(self.source, num_compared(samples), config)
+        compared = compared_with_baselines(samples, baselines)
         if rank() == 0:
-            write_baselines(baselines, out)
-        return merge_reports(report, family_report, compared_with_baselines(samples, baselines))
+            write_baselines(baselines, compared["comparisons"], out)
+        return merge_reports(report, family_report, compared)
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:

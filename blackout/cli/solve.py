@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from blackout.cli.families import load_family
+from blackout.cli.output_folders import folders_of_target
 from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
-from blackout.files import new_file, numbered, request_key, results_folder, save_picture
+from blackout.files import new_file, request_key, results_folder, save_picture
 
 GRAPH_DESCRIPTION = """Solve a problem on graphs exactly, by simulated annealing or greedily.
 
@@ -91,7 +92,9 @@ def _graph_parser(flows: Any) -> CommandParser:
         help="largest processor time for every graph (default: 60)",
     )
     parser.add_argument("--seed", type=int, default=GRAPH_DEFAULTS["seed"], help="default: 0")
-    parser.add_argument("--out", type=Path, help="a folder (default: runs/solve)")
+    parser.add_argument(
+        "--out", type=Path, help="a folder (default: solve in the run of --ckpt, else in runs)"
+    )
     return parser
 
 
@@ -108,7 +111,7 @@ def _solve_graphs(flows: Any, options: argparse.Namespace) -> None:
     problems = flows.load_graph_problems(
         options.problem, options.graphs, options.ckpt, options.colours, options.unit_weights
     )
-    folders = [options.out] if options.out else numbered(Path("runs/solve"))
+    folders = [options.out] if options.out else folders_of_target(options.ckpt, "solve")
     with results_folder(folders, request_key(vars(options) | {"out": None})) as folder:
         result = solver.run(problems, folder)
     values = "  ".join(f"{name} {value:.8g}" for name, value in result.values.items())

@@ -48,8 +48,8 @@ def job_folder() -> Path:
 
 
 def find_job_number() -> int:
-    """Return the number of this job of a multirun, from 1; Hydra counts from 0."""
-    return int(HydraConfig.get().job.num) + 1
+    """Return Hydra's number of this job of a multirun, from 0, which is also its folder's name."""
+    return int(HydraConfig.get().job.num)
 
 
 def claim(folder: Path) -> None:
@@ -96,8 +96,8 @@ def run_job(function: Callable[..., Path], *args: Any, **kwargs: Any) -> Path | 
     row: dict[str, Any] = {"job": job_number, "overrides": overrides, "error": ""}
     if is_first():
         total = number_of_jobs(sys.argv[1:])
-        progress = f"{job_number} of {total}" if total else f"{job_number}"
-        print(f"job {progress}: {overrides}; its scores go to {table}", flush=True)
+        progress = f" ({job_number + 1} of {total})" if total else ""
+        print(f"job {job_number}{progress}: {overrides}; its scores go to {table}", flush=True)
     start = time.monotonic()
     try:
         run = function(*args, **kwargs)

@@ -297,11 +297,20 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
             extra = (
                 ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
             )
-            allowed = f"`blackout choices {group}` lists them"
+            described = f"`blackout choices {group}` says what each is"
+            allowed = described
             if len(listed) <= MAX_LISTED:
-                allowed = f"one of {', '.join(listed)}"
-            suggestion = did_you_mean(text, list(listed))
+                allowed = f"one of {', '.join(listed)}; {described}"
+            suggestion = _same_choice_elsewhere(text) or did_you_mean(text, list(listed))
             return f"{group}={text}: no such choice{extra}{suggestion}; {allowed}"
+    return ""
+
+
+def _same_choice_elsewhere(choice: str) -> str:
+    """Return a suggestion of another group with a choice of this name; empty if none has."""
+    for group in groups():
+        if not group.startswith("recipe/") and choice in choices(group):
+            return f" (did you mean {group}={choice}?)"
     return ""
 
 
@@ -335,7 +344,7 @@ def _wrong_key(override: Override, config: DictConfig, program: str, further: Se
 def _key_of_others(
     key: str, config: DictConfig, program: str, further: Sequence[str], *, allow_similar: bool
 ) -> tuple[str, str]:
-    """Return the family or program that has a setting, and its name there; empty if none has.
+    """Return the families or the program that have a setting, and its name; empty if none has.
 
     Args:
         key: the wrong name.
@@ -349,7 +358,7 @@ def _key_of_others(
         owner = f"family={family}" if program == "train" else "train.py"
         candidates.append((owner, "train", [f"family={family}", *further]))
     candidates.append(("sample.py", "sample", list(further)))
-    near: list[tuple[str, str]] = []
+    keys_of_owner: dict[str, list[str]] = {}
     for owner, other_program, words in candidates:
         if owner == f"{program}.py" or _composition_error(other_program, words) is not None:
             continue
@@ -357,15 +366,15 @@ def _key_of_others(
         family = OmegaConf.select(other_config, "family._target_")
         if program == "train" and family == OmegaConf.select(config, "family._target_"):
             continue
-        keys = list(dict.fromkeys(_all_keys(other_config)))
-        if key in keys:
-            return owner, key
-        similar = find_similar(key, keys)
-        if similar:
-            near.append((owner, similar))
-    if not near or not allow_similar:
-        return "", ""
-    return max(near, key=lambda pair: difflib.SequenceMatcher(None, key, pair[1]).ratio())
+        keys_of_owner.setdefault(owner, []).extend(dict.fromkeys(_all_keys(other_config)))
+    name = key
+    if not any(key in keys for keys in keys_of_owner.values()):
+        similar = [find_similar(key, keys) for keys in keys_of_owner.values()]
+        similar = [other for other in similar if other]
+        if not similar or not allow_similar:
+            return "", ""
+        name = max(similar, key=lambda other: difflib.SequenceMatcher(None, key, other).ratio())
+    return " or ".join(owner for owner, keys in keys_of_owner.items() if name in keys), name
 
 
 def _has_key(config: DictConfig, key: str) -> bool:

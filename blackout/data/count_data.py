@@ -116,6 +116,9 @@ class CountData:
     _train_on_device: Tensor | DiskCounts = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
     def __post_init__(self) -> None:
         # the dataclass is frozen; fields are converted here, once, so that everyone may rely on
         # dtypes

@@ -34,6 +34,7 @@ from blackout.data.missing import FINITE, mask_missing
 from blackout.data.on_disk import DiskCounts, FileArray, pack_rows, scan_rows, stays_on_disk
 from blackout.data.tiles import IMAGE, cut_tiles
 from blackout.errors import ensure
+from blackout.representation import format_fields
 
 Array = npt.NDArray[Any]
 
@@ -59,6 +60,8 @@ class CountTable:
     features: tuple[str, ...]
     sample_shape: tuple[int, ...]
     offset: int
+
+    __repr__ = format_fields
 
 
 def read_table(

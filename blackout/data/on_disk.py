@@ -35,10 +35,20 @@ from blackout.safe_reading import available_memory, file_error, open_regular, re
 Array = npt.NDArray[Any]
 Blocks = Callable[[], Iterator[Any]]  # yields all rows in blocks of checked counts, dense or CSR
 MAX_MEMORY_BYTES = 1 << 30  # of counts that are loaded unless the user decides
+MAX_READ_BYTES = 1 << 30  # of one call; Linux reads at most 2 GiB, macOS refuses more
 MEMORY_FRACTION = 1 / 8  # of the free memory that such counts may take
 ROW_FILES = ("values", "columns", "totals.npy", "ends.npy")  # of packed rows
 CHECKSUM_BLOCK = 1 << 20  # bytes that are read at once
 MAX_READ_AHEAD = 4  # times the bytes of the pieces that are read together with their gaps
+
+
+def _read_into(descriptor: int, buffer: memoryview, position: int) -> int:
+    """Read bytes at a position of a file into a buffer; return how many."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [buffer], position)
+    content = os.pread(descriptor, len(buffer), position)  # macOS before 11
+    buffer[: len(content)] = content
+    return len(content)
 
 
 def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None) -> bool:
@@ -106,9 +116,9 @@ class FileArray:
         position = self._offset + first * self.dtype.itemsize
         content = bytearray(num_bytes)
         num_read = 0
-        while num_read < num_bytes:  # one call reads at most 2 GiB
-            buffer = memoryview(content)[num_read:]
-            step = os.preadv(self._file.fileno(), [buffer], position + num_read)
+        while num_read < num_bytes:
+            buffer = memoryview(content)[num_read : num_read + MAX_READ_BYTES]
+            step = _read_into(self._file.fileno(), buffer, position + num_read)
             if step == 0:
                 break
             num_read += step
@@ -160,6 +170,10 @@ class DiskCounts:
 
     def __len__(self) -> int:
         return len(self.row_numbers)
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}({dtype} {list(self.shape)})"
 
     def numel(self) -> int:
         """Return the number of counts."""

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from blackout.data.count_data import CountData
-from blackout.data.formats import load_array
+from blackout.data.formats import COUNTS, load_array, read_file
+from blackout.data.formats.reader import READERS
 from blackout.data.images import read_image_folder
 from blackout.errors import UserError, refuse
-from blackout.safe_reading import reading
+from blackout.safe_reading import check_size, reading
+
+NUMPY_SUFFIXES = {".npy", ".npz"}
 
 
 def read_samples(path: Path, data: CountData) -> Tensor:
     """Read samples from a file or folder.
 
     Args:
-        path: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
+        path: `samples` (or the only array) of an .npz, an .npy, a folder of images, or a file of
+            counts as of `dataset=counts`, such as .h5ad, .csv or .tif.
         data: data that the samples are compared with.
 
     Returns:
@@ -29,7 +37,8 @@ def read_samples(path: Path, data: CountData) -> Tensor:
         UserError: unreadable, or not integers of the data's shape and range.
     """
     # 1. Read, and bring the axes in order.
-    counts = read_image_folder(path, data.shape) if path.is_dir() else _read_array(path)
+    is_folder = path.is_dir()
+    counts = read_image_folder(path, data.shape) if is_folder else _read_array(path, data.features)
     if tuple(counts.shape[1:]) == data.sample_shape:
         counts = counts.reshape(len(counts), *data.shape)
     if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
@@ -67,9 +76,12 @@ def read_labels(path: Path) -> dict[str, Tensor]:
     return {"classes": torch.from_numpy(classes)}
 
 
-def _read_array(path: Path) -> Tensor:
+def _read_array(path: Path, features: Sequence[str]) -> Tensor:
     refuse(not path.exists(), f"no samples at {path}")
-    array = load_array(path, "samples")
+    if path.suffix.lower() in READERS.keys() - NUMPY_SUFFIXES:
+        array = _read_table(path, features)
+    else:
+        array = load_array(path, "samples")
     allowed = "samples must be integer counts, for images uint8"
     refuse(array.dtype.kind not in "iu", f"{path} holds {array.dtype}; {allowed}")
     is_batch = array.ndim >= 2 and len(array) >= 1
@@ -77,3 +89,31 @@ def _read_array(path: Path) -> Tensor:
     if array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _read_table(path: Path, features: Sequence[str]) -> npt.NDArray[Any]:
+    """Return the counts of a table, AnnData or TIFF file; named elements in the order of the data.
+
+    Raises:
+        UserError: an element of the data is missing, or there are no counts.
+    """
+    contents = read_file(path)
+    if contents.is_table:
+        names = list(features or contents.arrays)
+        missing = [name for name in names if name not in contents.arrays]
+        refuse(missing, f"{path} has no column {missing[:1]}, which the data have")
+        array = np.stack([contents.arrays[name] for name in names], 1)
+    else:
+        counts = contents.arrays.get(COUNTS)
+        refuse(counts is None, f"{path} has no counts")
+        check_size(path, 8 * math.prod(counts.shape))  # type: ignore[union-attr]
+        is_sparse = hasattr(counts, "toarray")
+        array = np.asarray(counts.toarray() if is_sparse else counts)  # type: ignore[union-attr]
+        known = list(contents.features)
+        if features and known and known != list(features):
+            missing = [name for name in features if name not in known]
+            refuse(missing, f"{path} has no element {missing[:1]}, which the data have")
+            array = array[:, [known.index(name) for name in features]]
+    if array.dtype.kind == "f" and bool((array == np.round(array)).all()):
+        return array.astype(np.int64)  # AnnData often keeps counts as float32
+    return array

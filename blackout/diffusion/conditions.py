@@ -21,6 +21,7 @@ from blackout.diffusion.guidance import Guidance, check_classes
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.errors import UserError, refuse
+from blackout.representation import format_fields
 
 INTERPOLATION_PARTS = 16  # samples among which the two levels around a value are divided
 NUM_FREQUENCY_LABELS = 1024  # labels that represent the frequencies of unrequested conditions
@@ -40,6 +41,8 @@ class Conditions:
     labels: Tensor | None = None
     known: KnownElements | None = None
     total: float | None = None
+
+    __repr__ = format_fields
 
     def select(self, rows: Tensor, device: torch.device) -> Conditions:
         """Return the conditions of samples `rows`, int64 [B], with labels on `device`."""

@@ -135,6 +135,8 @@ class StudentSampler(Sampler):
     kernel: Kernel = JOINT_BRIDGE
     num_steps: int = 4
 
+    __repr__ = Sampler.__repr__  # a dataclass writes its own otherwise
+
     def __post_init__(self) -> None:
         super().__post_init__()
         kind = type(self.kernel).__name__

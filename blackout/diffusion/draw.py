@@ -40,6 +40,7 @@ from blackout.protocols import (
     Watch,
     refuse_unknown,
 )
+from blackout.representation import format_fields
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -97,6 +98,8 @@ class CountDraw(Draw):
     total: float | None = None
     condition: Mapping[str, Any] = field(default_factory=dict)
     resumable = True
+
+    __repr__ = format_fields
 
     @property
     def names(self) -> OutputNames:  # type: ignore[override]

@@ -32,6 +32,7 @@ from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoise
 from blackout.diffusion.schedules import check_range, in_range
 from blackout.errors import ensure
 from blackout.random import RandomSource, bernoulli
+from blackout.representation import format_fields
 
 MAX_LOG_RATE = 600.0  # of guided rates, whose sums must stay finite
 
@@ -112,6 +113,8 @@ class GuidedPair:
 @dataclass(frozen=True)
 class GuidedCount(CountPrediction):
     """The geometric mean of two predicted counts; it has no distribution."""
+
+    __repr__ = format_fields
 
 
 def guide_counts(

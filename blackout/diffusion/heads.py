@@ -38,6 +38,7 @@ from blackout.diffusion.processes import Process
 from blackout.errors import ensure
 from blackout.networks.elements import Elements
 from blackout.random import RandomSource, categorical, uniform
+from blackout.representation import format_fields
 
 SERIES_BELOW = -15.0  # where log_softplus uses its series, since log(1 + e^f) underflows
 MIN_QUANTILE = 1e-16  # draws of a logistic distribution are finite
@@ -308,6 +309,8 @@ class LogisticMixture:
     location: Tensor
     log_scale: Tensor
     largest: Tensor
+
+    __repr__ = format_fields
 
     def log_prob(self, missing: Tensor) -> Tensor:
         """Return log P(N = missing), float32 [B, ...], for integers of this shape."""

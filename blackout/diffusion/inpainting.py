@@ -25,6 +25,7 @@ from blackout.data.formats import load_arrays
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError, refuse
 from blackout.random import RandomSource, SampleStreams
+from blackout.representation import format_fields
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class KnownElements:
 
     x0: Tensor
     mask: Tensor
+
+    __repr__ = format_fields
 
     def __post_init__(self) -> None:
         if self.x0.shape != self.mask.shape or self.mask.dtype != torch.bool:

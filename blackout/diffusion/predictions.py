@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from blackout.random import RandomSource
+from blackout.representation import format_fields
 
 
 class Prediction(Protocol):
@@ -69,6 +70,8 @@ class MeanPrediction:
     mean: Tensor
     log_mean: Tensor
 
+    __repr__ = format_fields
+
     @property
     def expected(self) -> Tensor:
         """The mean in float64, of its shape, from `log_mean`."""
@@ -91,6 +94,8 @@ class CountPrediction(MeanPrediction):
 
     distribution: MissingCount | None = None
 
+    __repr__ = format_fields
+
 
 @dataclass(frozen=True)
 class CategoricalPrediction:
@@ -102,6 +107,8 @@ class CategoricalPrediction:
     """
 
     log_probs: Tensor
+
+    __repr__ = format_fields
 
     @property
     def mean(self) -> Tensor:

@@ -17,6 +17,7 @@ from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
 from blackout.diffusion.schedules import DataEnds, Schedule
 from blackout.errors import ensure, refuse
+from blackout.representation import format_fields
 from blackout.training.model import evaluating
 
 DEFAULT_KERNEL = Trapezoidal()  # frozen, so that samplers can share it
@@ -82,6 +83,9 @@ class Sampler:
     keep_dropout: bool = False
     bfloat16: bool = False
     inpainting_particles: int | None = None
+
+    def __repr__(self) -> str:
+        return format_fields(self, always=("kernel", "num_steps"))
 
     def __post_init__(self) -> None:
         check_number(self.num_steps, "num_steps")

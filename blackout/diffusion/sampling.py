@@ -26,6 +26,7 @@ from blackout.diffusion.processes import Process
 from blackout.diffusion.sampler import NO_CORRECTION
 from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
+from blackout.representation import format_fields
 
 # Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0.
 # The prediction is the last one made in that step, of X_0 given an earlier state; None at the
@@ -60,6 +61,8 @@ class SamplingPlan:
     data_mean: Tensor | None = None
     known: KnownElements | None = None
     device: torch.device | str = "cpu"
+
+    __repr__ = format_fields
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights again at every evaluation

@@ -40,6 +40,7 @@ from torch import Tensor
 
 from blackout.component import Stats, component
 from blackout.errors import ensure
+from blackout.representation import format_fields
 
 DISPERSION = 0.05  # q_T D of a chosen final time; totals are then right to a quarter of a per cent
 START_NATS = 0.01  # error of a Poisson start at a chosen final time
@@ -441,6 +442,8 @@ class Schedule:
     _copies: dict[torch.device, tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    __repr__ = format_fields
 
     def __post_init__(self) -> None:
         if self.continuous and self.num_steps < 2:

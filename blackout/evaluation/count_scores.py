@@ -29,6 +29,7 @@ from blackout.distributed import SampleRows
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA_NAME, MAX_COPULA_SAMPLES, copula_samples
 from blackout.protocols import SPLIT_NAMES, MetricDescription, Samples, Source, Split
+from blackout.representation import format_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,6 +85,8 @@ class CountScorer:
     Raises:
         UserError: fewer than 10 samples.
     """
+
+    __repr__ = format_arguments
 
     def __init__(self, max_samples: int = 1000, baselines: bool = True, seed: int = 0) -> None:
         refuse(
@@ -173,6 +176,8 @@ class CountScores:
         device: where rows are kept.
         split: of the dataset.
     """
+
+    __repr__ = format_arguments
 
     def __init__(
         self,

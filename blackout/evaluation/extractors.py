@@ -25,6 +25,7 @@ from blackout.distributed import first_process_first
 from blackout.errors import Unobtainable, UserError, refuse, summary
 from blackout.evaluation.cache import cache_dir, key_hash, write_cache_file
 from blackout.files import hash_tensors, save_tensors
+from blackout.representation import format_arguments
 
 INCEPTION_FEATURES = 2048
 INCEPTION_CLASSES = 1008
@@ -124,6 +125,8 @@ class ModuleExtractor:
 
     # whether FID and KID are defined by this network; only its scores have these names
     canonical = False
+
+    __repr__ = format_arguments
 
     def __init__(
         self,
@@ -226,6 +229,8 @@ class Inception(ModuleExtractor):
     """
 
     canonical = True
+
+    __repr__ = format_arguments
 
     def __init__(self, weights: str | Path | None = None) -> None:
         from torch_fidelity import FeatureExtractorInceptionV3

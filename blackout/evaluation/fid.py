@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from blackout.errors import ensure
+from blackout.representation import format_arguments
 
 Array = Tensor | np.ndarray
 
@@ -47,6 +48,8 @@ class FeatureStatistics(Metric):
     count: Tensor
     mean: Tensor
     outer: Tensor
+
+    __repr__ = format_arguments
 
     def __init__(self, num_features: int) -> None:
         super().__init__()

@@ -35,6 +35,7 @@ from blackout.evaluation.reference import (
     file_reference,
 )
 from blackout.protocols import MetricDescription, Samples, Scores, Source, Split
+from blackout.representation import format_arguments
 
 # settings `metrics.scores`
 SCORES = ("fd", "is", "kd", "prdc", "classes")
@@ -95,6 +96,8 @@ class InceptionScore(Metric):
     sizes: Tensor
     probabilities: Tensor
     negative_entropy: Tensor
+
+    __repr__ = format_arguments
 
     def __init__(
         self, num_samples: int, num_classes: int, splits: int = SPLITS, seed: int = SEED
@@ -234,6 +237,8 @@ class ClassShares(Metric):
     num_confident: Tensor
     per_class: Tensor
 
+    __repr__ = format_arguments
+
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         zero = torch.zeros((), dtype=torch.int64)
@@ -310,6 +315,8 @@ class ImageScores:
         UserError: scores that the extractor, the reference or the number of samples do not allow.
     """
 
+    __repr__ = format_arguments
+
     def __init__(
         self,
         extractor: ModuleExtractor,
@@ -384,7 +391,7 @@ class ImageScores:
                 f"{self._name('fd')} from {self._smaller_size} images with "
                 f"{extractor.num_features} features: the covariance is singular and the value too "
                 "large; compare it only with values from as many images",
-                stacklevel=4,
+                stacklevel=1,  # one place, so that it is shown once for samples and references
             )
 
     @staticmethod
@@ -594,6 +601,8 @@ class Scorer:
     Raises:
         UserError: an unknown score or a batch size below 1.
     """
+
+    __repr__ = format_arguments
 
     def __init__(
         self,

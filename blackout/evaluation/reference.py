@@ -22,6 +22,7 @@ from blackout.evaluation.cache import cache_dir, key_hash, write_cache_file
 from blackout.evaluation.extractors import ModuleExtractor, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.protocols import Source, Split
+from blackout.representation import format_fields
 from blackout.safe_reading import reading
 
 FORMAT = 1  # version of cached files; increase it when their meaning changes
@@ -44,6 +45,8 @@ class Reference:
     num_samples: int | None
     features: Tensor | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = format_fields
 
 
 def dataset_reference(

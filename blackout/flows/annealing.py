@@ -24,6 +24,7 @@ from blackout.flows.annealed_importance import (
     resampling_group_size,
 )
 from blackout.flows.diagnostics import check_estimates, format_flags
+from blackout.flows.metrics import describe_estimates
 from blackout.flows.plots import sample_arrays, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
 from blackout.flows.simulation import Paths
@@ -140,6 +141,7 @@ class Annealing:
         path = save_path(self.target, paths.times, observables, folder, groups, errors or None)
         content: dict[str, Any] = {
             "values": values,
+            **describe_estimates(values),
             "method": self.method,
             "sweeps": self.sweeps,
             "moves": self.moves,

@@ -19,6 +19,7 @@ from blackout.flows.diagnostics import (
     evidence_upper_bound,
     format_flags,
 )
+from blackout.flows.metrics import METRICS
 from blackout.flows.model import BATCH_SIZE, AmortisedFlow, ChainSampler
 from blackout.flows.plots import (
     CollectedSamples,
@@ -36,7 +37,6 @@ from blackout.flows.weights import estimate_target
 from blackout.protocols import (
     Draw,
     Drawn,
-    MetricDescription,
     Outputs,
     References,
     Samples,
@@ -51,28 +51,6 @@ if TYPE_CHECKING:
 MAX_PREVIEW_CHAINS = 1024  # of the estimates at the end of a run
 PREVIEW_ROLLOUTS = 16  # rollouts whose number of chains limits those of the estimates
 CHECK_KEY = 13  # separates the draws of the checks from other uses of a seed
-
-METRICS = {
-    "log_z": MetricDescription("nats", "reference"),
-    "elbo": MetricDescription("nats", "higher"),
-    "eubo": MetricDescription("nats", "lower"),
-    "ess": MetricDescription("share of samples", "higher"),
-    "pareto_k": MetricDescription(better="lower"),
-    "r_hat": MetricDescription(better="lower"),
-    "mean_energy": MetricDescription("nats", "reference"),
-    "nll": MetricDescription("nats per sample", "lower"),
-    "nll_ais": MetricDescription("nats per sample", "lower"),
-    "nll_sampler": MetricDescription("nats per sample", "lower"),
-    "nll_exact": MetricDescription("nats per sample", "lower"),
-    "nll_chain_bound": MetricDescription("nats per sample", "lower"),
-    "ess_ais": MetricDescription("share of samples", "higher"),
-    "ess_sampler": MetricDescription("share of samples", "higher"),
-    "coupling_slope": MetricDescription(better="reference"),
-    "neg_log_rmse": MetricDescription(better="higher"),
-    "max_gradient_z_score": MetricDescription("standard errors", "lower"),
-    "evaluations_per_sample": MetricDescription(better="lower"),
-    "jumps_per_sample": MetricDescription(),
-}
 
 
 class ChainDraw(Draw):

@@ -9,6 +9,7 @@ from blackout.errors import ensure
 from blackout.flows.path import forward_residual
 from blackout.flows.replay import ReplayBatch
 from blackout.networks import LocallyEquivariant
+from blackout.representation import format_arguments
 
 
 class EstimatedPartition:
@@ -27,6 +28,8 @@ class EstimatedPartition:
 
     # whether the network has a function of time whose derivative is d log Z_t / dt
     learns_partition = False
+
+    __repr__ = format_arguments
 
     def __init__(self, clip: float = 5.0) -> None:
         ensure(clip > 0, f"clip must be positive, not {clip}")

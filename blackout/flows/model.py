@@ -26,6 +26,7 @@ from blackout.flows.weights import effective_sample_size, exact_references, log_
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Drawn, Watch
 from blackout.random import SampleStreams, fold_seed
+from blackout.representation import join_values
 from blackout.training.model import Model
 
 # keys that separate the uses of one seed; 2 is the key of dropout
@@ -253,6 +254,11 @@ class FlowSampler(ChainSampler):
                 target.sites,
                 target.amortised,
             )
+
+    def extra_repr(self) -> str:
+        """Return what `repr` shows of the model."""
+        parts = {"target": self.target, "simulation": self.simulation}
+        return f"{join_values(parts)}, {super().extra_repr()}"
 
     # --- training
 

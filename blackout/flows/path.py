@@ -20,6 +20,7 @@ from torch import Tensor
 
 from blackout.flows.targets import Target, exact_values
 from blackout.flows.weights import estimate_means, weighted_mean
+from blackout.representation import format_fields
 
 CHANGE_PROBABILITY = 0.1  # that a site differs from the centre at t = 0 of a `PathFromState`
 
@@ -41,6 +42,8 @@ class States:
     target: Target
     net_rates: Tensor | None = None
     cached_log_ratios: Tensor | None = None
+
+    __repr__ = format_fields
 
     @classmethod
     def evaluate(cls, target: Target, x: Tensor) -> States:

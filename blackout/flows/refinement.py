@@ -14,6 +14,7 @@ from blackout.errors import UserError, ensure
 from blackout.flows.path import States
 from blackout.flows.targets import Target
 from blackout.random import StepStreams
+from blackout.representation import format_arguments
 
 # whether numba may compile moves; numba reads the same variable
 USE_NUMBA = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
@@ -28,6 +29,8 @@ class Refinement(ABC):
     Raises:
         ValueError: fewer than one.
     """
+
+    __repr__ = format_arguments
 
     def __init__(self, moves: int = 1) -> None:
         ensure(moves >= 1, f"moves must be at least 1, not {moves}")

@@ -23,6 +23,7 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Leap, NetRates, Resampling
 from blackout.flows.targets import Target
 from blackout.random import SampleStreams, fold_seed
+from blackout.representation import format_fields
 from blackout.safe_reading import available_memory
 
 RESAMPLING_KEY = 1  # separates the draws of the resampling from other uses of a seed
@@ -140,6 +141,8 @@ class ReplayBatch:
     dlogz_dt: Tensor
     instance: Tensor
     context: tuple[Any, ...] = ()
+
+    __repr__ = format_fields
 
 
 class ReplayBuffer(nn.Module):

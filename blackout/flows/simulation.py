@@ -33,6 +33,7 @@ from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.protocols import Watch
 from blackout.random import SampleStreams, StepStreams, fold_seed, systematic_resampling
+from blackout.representation import format_arguments, format_fields
 
 # (states, time) -> net rates G, float64 [B, d, S]
 NetRates: TypeAlias = Callable[[States, float], Tensor]
@@ -62,6 +63,8 @@ class Paths:
     times: list[float] = field(default_factory=list)
     recorded_log_weights: list[Tensor] = field(default_factory=list)
     recorded_states: list[States] = field(default_factory=list)
+
+    __repr__ = format_fields
 
     def record(self, t: float, log_weights: Tensor, states: States) -> None:
         """Record the chains at a time, with log-weights [B]."""
@@ -113,6 +116,8 @@ class Simulation(ABC):
     Raises:
         ValueError: a number out of range.
     """
+
+    __repr__ = format_arguments
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blackout.representation import format_fields
+
 MIN_CONCENTRATION = 0.02  # of an element that is hardly ever above 0
 MAX_CONCENTRATION = 1e4  # of counts that are Poisson or less dispersed
 ROUNDING = 1e-12  # a difference below this fraction of a sum is rounding error
@@ -41,6 +43,8 @@ class Elements:
     mean: Tensor
     concentration: Tensor
     gain: Tensor
+
+    __repr__ = format_fields
 
     @property
     def conditional_concentration(self) -> Tensor:

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.representation import format_fields
+
 MAX_EXACT_DISTANCE = 3  # distances up to this have a class of their own
 # 0: the node itself; 1, 2, 3: that distance; 4: farther; 5: not connected
 NUM_DISTANCE_CLASSES = MAX_EXACT_DISTANCE + 3
@@ -36,6 +38,8 @@ class GraphBatch:
     mask: Tensor
     weights: Tensor
     fields: Tensor
+
+    __repr__ = format_fields
 
     @cached_property
     def shells(self) -> Tensor:

@@ -34,7 +34,13 @@ from blackout.permutations.distributions import (
     independent_log_prob,
 )
 from blackout.permutations.group import inverse, is_permutation
-from blackout.random import RandomSource, StepStreams, cumulative_probabilities
+from blackout.random import (
+    RandomSource,
+    SampleStreams,
+    StepStreams,
+    cumulative_probabilities,
+)
+from blackout.representation import format_fields
 
 MAX_EXACT_CONSENSUS = 14  # items up to which `consensus` uses all sets of items
 
@@ -322,6 +328,8 @@ class Mixture:
     weights: Tensor
     components: Sequence[Mallows | PlackettLuce]
 
+    __repr__ = format_fields
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-probability of orders [..., n], float64 [...].
 
@@ -346,8 +354,18 @@ class Mixture:
             components.append({"weight": float(self.weights[number]), **description})
         return {"components": components}
 
-    def sample(self, num_samples: int, streams: StepStreams) -> Tensor:
-        """Draw orders of all items, int64 [num_samples, n]."""
+    def sample(
+        self, num_samples: int, streams: StepStreams | None = None, seed: int = 0
+    ) -> Tensor:
+        """Draw orders of all items, int64 [num_samples, n].
+
+        Args:
+            num_samples: how many.
+            streams: of random numbers; None makes them from the seed.
+            seed: without streams.
+        """
+        if streams is None:
+            streams = SampleStreams(seed, torch.arange(num_samples)).step(0)
         u = streams.next_draw().uniform((num_samples, 1))
         index = torch.searchsorted(self.weights.cumsum(0)[:-1], u.double())
         size = Size([num_samples])

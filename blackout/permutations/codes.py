@@ -39,6 +39,7 @@ from blackout.permutations.group import (
     is_permutation,
     to_positions_first,
 )
+from blackout.representation import format_arguments
 
 
 class Code(ABC):
@@ -47,6 +48,8 @@ class Code(ABC):
     With a `reference` order of items, [n] or broadcastable, the permutation x is encoded for which
     reference[x] is the order.
     """
+
+    __repr__ = format_arguments
 
     @classmethod
     def encode(cls, x: Tensor, reference: Tensor | None = None) -> Tensor:

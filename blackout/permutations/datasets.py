@@ -130,6 +130,9 @@ class Puzzles(ABC):
     scale: float = 1.0
     validation: int | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
     def __post_init__(self) -> None:
         self.validation = self.held_out if self.validation is None else self.validation
         ensure(

@@ -40,6 +40,7 @@ from blackout.permutations.group import identity_like
 from blackout.permutations.relaxations import sinkhorn
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import RandomSource, StepStreams, uniform
+from blackout.representation import format_arguments
 
 BEAM_WIDTH = 64  # prefixes that a beam search keeps, unless the caller says otherwise
 MIN_UNIFORM = 2.0**-54  # half the spacing of uniforms, so that their logarithm is finite
@@ -62,6 +63,8 @@ class PermutationDistribution(Distribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    __repr__ = format_arguments
 
     def __init__(
         self, scores: Tensor, score_dims: int = 1, min_items: int = 1, width: int = BEAM_WIDTH
@@ -780,6 +783,8 @@ class Reverse:
     prefix: ClassVar[bool] = False
     # the only shuffle that it can undo, in single steps; None if it reaches every permutation
     inverts: ClassVar[type[Shuffle] | None] = None
+
+    __repr__ = format_arguments
 
     def __call__(self, scores: Tensor, width: int = 1) -> PermutationDistribution:
         """Return the distribution.

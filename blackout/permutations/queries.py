@@ -20,6 +20,7 @@ from torch import Tensor
 from blackout.errors import UserError, refuse
 from blackout.permutations.distributions import most_probable
 from blackout.permutations.group import identity_like, inverse, is_permutation
+from blackout.representation import format_fields
 
 MAX_EXACT_ITEMS = 7  # up to which all orders are enumerated
 NUM_LETTERS = 26  # items that also have letters as names
@@ -41,6 +42,8 @@ class Condition:
     earliest: Tensor
     latest: Tensor
     before: Tensor
+
+    __repr__ = format_fields
 
     @classmethod
     def read(cls, text: str, n: int, names: Sequence[str] = ()) -> Condition:

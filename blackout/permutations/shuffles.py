@@ -56,6 +56,7 @@ from blackout.permutations.group import (
     stirling_numbers,
 )
 from blackout.random import RandomSource, StepStreams, uniform
+from blackout.representation import format_arguments
 
 Size: TypeAlias = int | tuple[int, ...]
 
@@ -75,6 +76,8 @@ class Shuffle(ABC):
 
     `size` is the shape of a draw. With streams, its first dimension is the index of the sample.
     """
+
+    __repr__ = format_arguments
 
     def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
         """Draw the composition of `times` shuffles of n cards, int64 [*size, n].

@@ -19,6 +19,7 @@ from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Shape
 from blackout.posterior.problem import InverseProblem, repeat_rows
 from blackout.random import RandomSource, categorical, uniform
+from blackout.representation import format_fields
 
 UNKNOWN_SETTING = re.compile(r"unknown(?::([^-]+)-(.+))?")
 NUM_CELLS = 72  # of the grid over the unknown parameter
@@ -86,6 +87,8 @@ class BlindProblem(InverseProblem):
     """
 
     unknown: UnknownParameter
+
+    __repr__ = format_fields
 
     def with_value(self, value: float | Tensor) -> InverseProblem:
         """Return the problem for a known value of the parameter.

@@ -37,6 +37,7 @@ from blackout.protocols import (
     Watch,
 )
 from blackout.random import SampleStreams
+from blackout.training.lightning_module import TrainingModule
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -143,7 +144,13 @@ def make_prior(model: Any, sampler: Sampler) -> Prior:
     """Return a model as a prior, with the kernel and time grid of a sampler.
 
     Models with a method `prior`, as exact distributions, return their own.
+
+    Args:
+        model: of counts, or the module of Lightning that trains it, as `from_data` returns it.
+        sampler: of the reverse runs.
     """
+    if isinstance(model, TrainingModule):
+        model = model.model
     if hasattr(model, "prior"):
         return cast(Prior, model.prior())
     data_mean = model.data_mean if sampler.poisson_start else None

@@ -19,6 +19,7 @@ from blackout.posterior.diagnostics import CHAIN_STATISTICS, projection_weights
 from blackout.posterior.draw import PosteriorDraw, make_draw
 from blackout.posterior.problem import Prior, Problem
 from blackout.random import SampleStreams
+from blackout.representation import format_arguments, format_fields
 
 INITIAL_KEY = -1  # random numbers of unconditional samples from which chains start
 
@@ -48,6 +49,8 @@ class PosteriorSamples:
     chains: Tensor = field(default_factory=lambda: torch.empty(0))
     num_repaired: Tensor = field(default_factory=lambda: torch.empty(0))
     log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    __repr__ = format_fields
 
 
 @dataclass
@@ -202,6 +205,8 @@ class Method(ABC):
     # whether the method follows the sampler's time grid, and not only runs between its ends
     follows_grid: ClassVar[bool] = False
 
+    __repr__ = format_arguments
+
     def sample(
         self,
         prior: Prior,
@@ -228,12 +233,13 @@ class Method(ABC):
         Raises:
             ValueError: a problem that the method cannot solve.
         """
-        self.check(prior, problem)
+        method = self.resolve(prior, problem)
+        method.check(prior, problem)
         streams = seed
         if isinstance(streams, int):
             streams = SampleStreams(streams, torch.arange(num_samples, device=prior.device))
-        run = Run(prior, problem, num_samples, streams, start, self.num_sweeps(prior), observer)
-        samples = self.draw(run)
+        run = Run(prior, problem, num_samples, streams, start, method.num_sweeps(prior), observer)
+        samples = method.draw(run)
         repair = getattr(problem, "repair", None)
         x = samples if repair is None else repair(samples)
         return PosteriorSamples(

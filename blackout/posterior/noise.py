@@ -22,6 +22,7 @@ from torch import Tensor
 from blackout.data.formats import load_array
 from blackout.errors import UserError, ensure
 from blackout.random import RandomSource, binomial, poisson, uniform
+from blackout.representation import format_arguments, format_fields
 
 # one number, or one for each element of a measurement, in its order: a list or an .npy file
 ParameterMap: TypeAlias = float | str | Sequence[float]
@@ -139,6 +140,8 @@ class Noise(ABC):
     normalised: ClassVar[bool] = True
     # conditions on parameters, by name
     constraints: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
+
+    __repr__ = format_arguments
 
     def __post_init__(self) -> None:
         for name, constraint in self.constraints.items():
@@ -416,6 +419,8 @@ class ThinnedPoisson(Poisson):
     """
 
     table: Tensor = field(kw_only=True)
+
+    __repr__ = format_fields
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """Return log g_y(m), float64 [n, *measurement], from the table; see the class."""

@@ -27,6 +27,7 @@ from blackout.counts import Shape
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.errors import ensure
 from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, read_array
+from blackout.representation import format_arguments, format_fields
 
 MIN_DIVISOR = 1e-12  # sums of weights below this are replaced by it, as for black measurements
 
@@ -65,6 +66,8 @@ class Operator(ABC):
     linear: ClassVar[bool] = False
     # noise unless the user chooses another
     noise: Noise = Exact()
+
+    __repr__ = format_arguments
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
@@ -161,6 +164,8 @@ class Inpaint(Separable):
     """
 
     mask: Tensor | str
+
+    __repr__ = format_fields
 
     def observed_mask(self, shape: Shape) -> Tensor | None:
         """Return the mask, bool [*shape].
@@ -279,6 +284,8 @@ class Function(Operator):
 
     function: Callable[[Tensor], Tensor]
     noise = Gaussian()
+
+    __repr__ = format_fields
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return G(x), float64 [n, *measurement].
@@ -447,6 +454,8 @@ class Matrix(LinearOperator):
 
     matrix: Tensor | str
     values: ClassVar[Tensor] = torch.empty(0)
+
+    __repr__ = format_fields
 
     def __post_init__(self) -> None:
         values = self.matrix
@@ -634,6 +643,8 @@ class Decoded(Operator):
     decoded_shape: tuple[int, ...] | list[int]
     operator: Operator
     encoder: Callable[[Tensor], Tensor] | None = None
+
+    __repr__ = format_fields
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", self.operator.noise)

@@ -32,6 +32,7 @@ from blackout.posterior.operators import Operator, Separable, Shape
 from blackout.posterior.rewards import Tilt
 from blackout.protocols import SPLIT_NAMES
 from blackout.random import RandomSource, SampleStreams, fold_seed
+from blackout.representation import format_fields
 from blackout.safe_reading import check_size
 
 RESAMPLING_LEVEL = 1.0  # time t at which about two of three elements are lost, 1 - e^-1
@@ -76,6 +77,8 @@ class Prior:
     times: Tensor = field(default_factory=lambda: logit_times(25, 6.0, -6.0))
     steps_per_logit: float = 1.0
     device: torch.device | str = "cpu"
+
+    __repr__ = format_fields
 
     def __post_init__(self) -> None:
         if not isinstance(self.process, JumpProcess):
@@ -275,6 +278,8 @@ class InverseProblem:
     noise: Noise
     measurement: Tensor
 
+    __repr__ = format_fields
+
     @property
     def smooth(self) -> bool:
         """Return whether the likelihood extends to real x."""
@@ -464,6 +469,8 @@ class Measurements:
     source: str
     make_problem: MakeProblem = InverseProblem
     _cache: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
+
+    __repr__ = format_fields
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -16,6 +16,7 @@ from torch import Tensor
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.posterior.noise import Noise, to_tensor
 from blackout.posterior.operators import Operator, SampleSet, Shape
+from blackout.representation import format_fields
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Reward(TiltOperator):
     reward: Callable[[Tensor], Tensor]
     scale: float | Sequence[float] = 1.0
 
+    __repr__ = format_fields
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return r(x), float64 [n, 1].
 
@@ -135,6 +138,8 @@ class Classifier(TiltOperator):
     classifier: Callable[[Tensor], Tensor]
     label: int = 0
     scale: float | Sequence[float] = 1.0
+
+    __repr__ = format_fields
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return log p(label | x) by the classifier's softmax, float64 [n, 1].

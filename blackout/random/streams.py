@@ -21,6 +21,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.representation import format_arguments
+
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # increment of SplitMix64: 2^64 / golden ratio
 FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9  # of SplitMix64's finaliser
 SECOND_MULTIPLIER = 0x94D049BB133111EB
@@ -180,6 +182,8 @@ class StepStreams:
         keys: int64 [B], one for each sample of the batch.
     """
 
+    __repr__ = format_arguments
+
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
         self._num_draws = 0
@@ -207,6 +211,8 @@ class SampleStreams:
         >>> torch.equal(uniforms[4:5], alone.step(3).next_draw().uniform((1, 2)))
         True
     """
+
+    __repr__ = format_arguments
 
     def __init__(self, seed: int, indices: Tensor) -> None:
         if indices.ndim != 1 or indices.dtype != torch.int64:

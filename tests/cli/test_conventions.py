@@ -5,6 +5,7 @@ import math
 import re
 from importlib.metadata import version
 
+import hydra
 import pytest
 import torch
 import yaml
@@ -14,7 +15,12 @@ from pytorch_lightning.callbacks import RichProgressBar
 
 from blackout import load_model
 from blackout.cli import choices
+from blackout.cli.choices import WIDTH
 from blackout.cli.provenance import git_commit
+from blackout.config.choices import choices as all_choices
+from blackout.config.choices import describe, groups
+from blackout.config.compose import configuration_folder
+from blackout.config.explain import COMPOSITION_ERRORS
 from tests.cli.conftest import ROOT, TINY
 
 QUICK = (*TINY, "metrics=none", "callbacks.samples=null")
@@ -187,6 +193,68 @@ def test_help_is_hydras_with_examples_groups_and_all_settings(run, program):
     listed = yaml.safe_load((ROOT / f"conf/{program}.yaml").read_text())
     for name in listed.keys() - {"defaults", "hydra"}:
         assert re.search(rf"^{name}:", outcome.out, re.MULTILINE), name
+
+
+def composes(program, *words):
+    with configuration_folder():
+        try:
+            hydra.compose(program, list(words))
+        except COMPOSITION_ERRORS:
+            return False
+    return True
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("family", [*all_choices("family"), None])
+def test_every_group_of_every_family_has_help(run, family):
+    """The first choice of every group that goes with the family; None is sample.py."""
+    program = "train" if family else "sample"
+    words = [f"family={family}"] if family else []
+    template = OmegaConf.load(ROOT / f"conf/{program}.yaml").hydra.help.template
+    tested = set()
+    for group in groups():
+        if group == "family" or group.startswith("recipe/"):
+            continue
+        choice = next((name for name in all_choices(group) if composes(program, *words, f"{group}={name}")), None)
+        if choice is None:
+            continue
+        tested.add(group)
+        outcome = run(program, *words, f"{group}={choice}", "--help")
+        assert outcome.code == 0 and "Settings, <name>=<value>" in outcome.out, (group, choice, outcome.err)
+        wide = [line for line in outcome.out.splitlines() if len(line) > WIDTH]
+        assert not wide, (group, choice, wide)
+        assert re.search(rf"[ ,]{group}[,;\n]", template), f"--help does not name the group {group}"
+    assert len(tested) > 5
+
+
+@pytest.mark.parametrize("program", ["train", "sample"])
+def test_groups_that_help_names_exist(program):
+    template = OmegaConf.load(ROOT / f"conf/{program}.yaml").hydra.help.template
+    table = template.split("comments:\n\n")[1].split("\n\nSettings")[0]
+    lists = [re.split(r"\s{2,}", line.strip())[-1] for line in table.splitlines()]
+    named = re.findall(r"[a-z_/]+", " ".join(lists).replace("of family=energy also", ""))
+    assert set(named) <= set(groups()) and {"dataset", "sampler", "target", "decoder"} <= set(named), named
+
+
+def test_every_choice_has_a_description():
+    for group in groups():
+        for choice in all_choices(group):
+            assert describe(group, choice), f"{group}={choice}: the file begins with a comment that says what it is"
+
+
+def test_choices_fit_a_terminal_of_100_columns(capsys):
+    for words in ([], *([group] for group in groups())):
+        choices.main(words)
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= WIDTH == 100, words
+
+
+def test_settings_of_a_choice_are_shown_with_their_comments(capsys):
+    choices.main(["dataset=counts"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("# Your own counts") and "holdout: 0.1 # share of the samples" in shown
+    with pytest.raises(SystemExit) as ended:
+        choices.main(["dataset=digit"])
+    assert ended.value.code == 2 and "did you mean digits?" in capsys.readouterr().err
 
 
 def test_choices_are_listed_with_the_first_comment_of_each(capsys):

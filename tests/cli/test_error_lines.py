@@ -14,6 +14,7 @@ from benchmarks import (
     table,
 )
 from blackout.cli import anneal, compare, compress, inspect, programs, report, solve, verify
+from blackout.data.findings import Finding
 from blackout.errors import CommandParser, UserError, run_command
 
 
@@ -53,12 +54,14 @@ def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_develop
     def warn(given):
         warnings.warn("few\x1b samples", stacklevel=1)
         warnings.warn("an old name", FutureWarning, stacklevel=1)
+        warnings.warn(Finding("a column is text", exclude=["cell"]), stacklevel=1)
 
     shown = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
-    first, second = capsys.readouterr().err.splitlines()
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert third == "warning: a column is text: dataset.exclude=[cell]"
     assert first == "warning: few\\x1b samples"
     assert (
         second.startswith("warning: ")

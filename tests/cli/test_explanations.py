@@ -4,8 +4,11 @@ import shlex
 import subprocess
 import sys
 
+import hydra
 import pytest
+from omegaconf import OmegaConf
 
+from blackout.config.compose import configuration_folder
 from blackout.config.explain import explain
 from blackout.config.instantiate import find_target
 from blackout.errors import UserError
@@ -33,6 +36,21 @@ ELSEWHERE = {
         "train",
         ["trget.size=3"],
         "did you mean target.size, of family=",
+    ),
+    "a setting of two other families": (
+        "train",
+        ["rolout.clip=3"],
+        "did you mean rollout.clip, of family=energy or family=flow?",
+    ),
+    "a choice of another group": (
+        "sample",
+        ["task=inpaint_box"],
+        "did you mean operator=inpaint_box?",
+    ),
+    "help in place of a choice": (
+        "train",
+        ["optimizer=--help"],
+        "`blackout choices optimizer` says what each is",
     ),
     "a setting of train.py": (
         "sample",
@@ -86,3 +104,18 @@ def test_help_that_is_piped_to_head_says_nothing():
     command = f"{shlex.quote(sys.executable)} train.py family=flow target=ising --help | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
     assert done.stderr == ""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("family", ["codes", "energy", "flow", "shuffle"])
+def test_a_missing_letter_in_a_setting_of_another_family_is_found(family):
+    """Typed without family=; the name is suggested with the families that have it."""
+    with configuration_folder():
+        own = OmegaConf.to_container(hydra.compose("train", [f"family={family}"]), resolve=False)
+        default = OmegaConf.to_container(hydra.compose("train"), resolve=False)
+    names = sorted(name for name in own.keys() - default.keys() if len(name) > 5)
+    assert names
+    for name in names[:4]:
+        typed = name[:2] + name[3:]
+        said = explain(ValueError("text"), "train", [f"{typed}=3"])
+        assert f"did you mean {name}" in said and f"family={family}" in said, said

@@ -18,7 +18,9 @@ from benchmarks import (
 )
 from blackout import load_model
 from blackout.cli import anneal, compare, compress, solve
+from blackout.cli.output_folders import folders_of_target
 from blackout.cli.run_directory import check_run, running
+from blackout.cli.run_results import score_cards
 from blackout.errors import UserError
 from blackout.files import new_file, replacing, request_key, results_folder
 from blackout.training.export import export_model
@@ -318,6 +320,39 @@ def test_compression_does_not_replace_its_input_or_another_file(command, trained
     for name in ("counts.bits", "counts.npy"):
         command(compress.main, *back, tmp_path / name).assert_refused("is there already")
     assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("program", ["solve", "anneal"])
+def test_results_without_a_network_have_units_and_better_directions(command, tmp_path, program):
+    (tmp_path / "g.edges").write_text("0 1\n1 2\n")
+    out = tmp_path / "out"
+    main, words = {
+        "solve": (solve.main, ("mis", tmp_path / "g.edges")),
+        "anneal": (anneal.main, ("--target", "ising", "--chains", "8", "--sweeps", "4", "size=2")),
+    }[program]
+    done = command(main, *words, "--out", out)
+    assert done.code == 0, done.err
+    content = json.loads((out / "metrics.json").read_text())
+    value, unit, better, reference = {
+        "solve": ("best_value", "objective", "higher", "optimum"),
+        "anneal": ("log_z", "nats", "reference", "exact"),
+    }[program]
+    assert content["metric_descriptions"][value] == {"unit": unit, "better": better}
+    assert (
+        content["references"][value][reference]
+        == content["values"][{"solve": "optimum", "anneal": "log_z_exact"}[program]]
+    )
+    (card,) = [card for card in score_cards(content) if card["name"] == value]
+    assert card["unit"] == unit and card["better"] and card["references"][0][0] == reference
+
+
+def test_results_for_the_target_of_a_run_are_in_its_directory(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    assert next(folders_of_target(run, "anneal")) == Path("runs/anneal")
+    assert next(folders_of_target(None, "solve")) == Path("runs/solve")
+    (run / "config.yaml").touch()
+    assert next(folders_of_target(run, "anneal")) == run / "anneal"
 
 
 @pytest.mark.parametrize("program", ["solve", "anneal"])

@@ -1,6 +1,7 @@
 """A sweep survives its failures; a plan tells and writes nothing."""
 
 import csv
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,25 @@ def test_a_failing_job_does_not_end_the_sweep(run, tmp_path):
 
 
 @pytest.mark.deep
+def test_jobs_are_numbered_from_0_as_their_folders_in_both_programs(run, tmp_path):
+    trained = run("train", "-m", *TINY, "seed=1,2", "trainer.max_steps=1", f"runs_dir={tmp_path}")
+    assert trained.code == 0, trained.err
+    assert "job 0 (1 of 2):" in trained.out
+    (table,) = tmp_path.glob("sweeps/*/results.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert [row["job"] for row in rows] == ["0", "1"]
+    assert not [path for path in table.parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    sweep = tmp_path / "sampled"
+    drawn = run("sample", "-m", f"ckpt={rows[0]['run']}", "num_samples=2", "seed=3,4", f"hydra.sweep.dir={sweep}")
+    assert drawn.code == 0 and "job 1 (2 of 2):" in drawn.out, drawn.err
+    samples = list(csv.DictReader((sweep / "results.csv").open()))
+    assert [row["job"] for row in samples] == ["0", "1"]
+    for row in samples:
+        assert Path(row["run"]).parts[-2:] == (row["job"], "samples"), row["run"]
+        assert (sweep / row["job"] / "samples" / "samples.npz").exists()
+
+
+@pytest.mark.deep
 def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
     poison = "+callbacks.poison={_target_: tests.cli.test_sweeps_and_plan.Bug}"
     outcome = run(
@@ -49,7 +69,7 @@ def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
     assert [row["error"] for row in csv.DictReader(table.open())] == [
         "ZeroDivisionError: a bug"
     ] * 2
-    assert "on_train_start" in (table.parent / "error_1.txt").read_text()
+    assert "on_train_start" in (table.parent / "error_0.txt").read_text()
 
 
 @pytest.mark.deep
@@ -64,7 +84,7 @@ def test_jobs_that_share_a_run_are_refused_and_sweeps_do_not_share_a_folder(run,
             "trainer.max_steps=1",
             f"runs_dir={tmp_path}",
         )
-        assert outcome.code == 1 and "job 1 of this sweep has" in outcome.err
+        assert outcome.code == 1 and "job 0 of this sweep has" in outcome.err
     tables = sorted(tmp_path.glob("sweeps/*/results.csv"))
     assert len(tables) == 2
     for table in tables:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from blackout.data import CountData
+from blackout.data.sample_files import read_samples
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
@@ -256,3 +257,24 @@ def test_the_figure_has_all_panels(tmp_path: Path) -> None:
         len({panel.get_title() for panel in panels}) == 6
         and (tmp_path / "scores.png").stat().st_size > 5000
     )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".h5ad"])
+def test_samples_in_tables_are_read_in_the_order_of_the_data(tmp_path, suffix):
+    pandas = pytest.importorskip("pandas")
+    rows = torch.arange(12, dtype=torch.uint8).view(4, 3)
+    data = CountData("cells", rows, rows[:2], 11, features=("a", "b", "c"))
+    table = pandas.DataFrame(rows.numpy().astype(np.float32)[:, ::-1], columns=["c", "b", "a"])
+    path = tmp_path / f"samples{suffix}"
+    if suffix == ".csv":
+        table.assign(cell_type="T cell").to_csv(path, index=False)
+    else:
+        anndata = pytest.importorskip("anndata")
+        cells = anndata.AnnData(table.to_numpy())
+        cells.var_names = ["c", "b", "a"]
+        cells.write_h5ad(path)
+    assert torch.equal(read_samples(path, data), rows.long())
+    if suffix == ".csv":
+        table.drop(columns="b").to_csv(path, index=False)
+        with pytest.raises(UserError, match=r"no column \['b'\]"):
+            read_samples(path, data)

@@ -297,4 +297,5 @@ def test_samples_of_a_mixture_follow_its_distribution():
     components = [Mallows(4, 0.3), PlackettLuce(torch.tensor([0.0, 2.0, 1.0, -1.0]).double())]
     mixture = Mixture(torch.tensor([0.3, 0.7]).double(), components)
     samples = mixture.sample(20_000, SampleStreams(3, torch.arange(20_000)).step(0))
+    assert torch.equal(samples, mixture.sample(20_000, seed=3))
     assert_samples_follow(samples, mixture.log_prob(all_permutations(4)).exp())

@@ -7,10 +7,12 @@ import pytest
 import torch
 from scipy import stats
 
+from blackout import from_data
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.schedules import logit_survival
 from blackout.posterior import (
     And,
+    Auto,
     Binomial,
     BlindProblem,
     Blur,
@@ -48,6 +50,7 @@ from blackout.posterior.diagnostics import (
     rank_discrepancies,
     rank_p_value,
 )
+from blackout.posterior.draw import make_prior
 from blackout.posterior.problem import repeat_rows
 from blackout.posterior.split_gibbs import Coupling, colour_forests, find_possible_state, make_step
 from blackout.random import SampleStreams
@@ -645,3 +648,13 @@ def test_a_walk_to_a_level_has_equal_steps_of_the_logit_of_survival() -> None:
         torch.testing.assert_close(gaps, gaps.mean().expand_as(gaps))
         assert float(gaps.abs().max()) <= 0.5 if length is None else len(walk) == length
     assert prior.reverse_times(first / 2).tolist() == [0, first / 2]
+
+
+def test_the_prior_of_a_lightning_module_is_that_of_its_model():
+    module = from_data(torch.arange(200).view(50, 4) % 5, batch_size=16)
+    of_module = make_prior(module, module.sampler)
+    of_model = make_prior(module.model, module.model.sampler)
+    assert torch.equal(of_module.mean, of_model.mean)
+    problem = InverseProblem(Inpaint(torch.tensor([True, False, True, False])), Exact(), torch.tensor([1, 0, 3, 0]))
+    result = Auto().sample(of_module, problem, 4)
+    assert result.samples[:, 0].eq(1).all() and result.samples[:, 2].eq(3).all()

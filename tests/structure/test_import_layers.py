@@ -23,6 +23,7 @@ LAYERS = (
         "component",
         "version",
         "comparisons",
+        "representation",
     ),
     ("networks", "files", "safe_reading", "distributed"),
     ("config",),

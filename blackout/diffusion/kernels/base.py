@@ -23,6 +23,7 @@ from blackout.diffusion.predictions import (
 from blackout.diffusion.processes import Process
 from blackout.diffusion.schedules import DataEnds, reverse_clock, step_fraction
 from blackout.random import RandomSource, poisson
+from blackout.representation import format_fields
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class ReverseStep:
     s: Tensor
     t: Tensor
     generator: RandomSource = None
+
+    __repr__ = format_fields
 
     def predict_count(self, part: object) -> CountPrediction:
         """Evaluate the denoiser at (X_t, t), for a `part` that needs the missing count.

@@ -28,6 +28,7 @@ from blackout.counts import LARGEST_COUNT, Shape, Time, count_dtype, expand_time
 from blackout.diffusion.predictions import Prediction
 from blackout.errors import ensure
 from blackout.random import RandomSource, poisson
+from blackout.representation import format_arguments, format_fields
 
 MIN_LOG_LIKELIHOOD = -690.0  # of impossible data levels: finite, just above the log of `TINY`
 
@@ -43,6 +44,8 @@ class Process(ABC):
     max_count: int  # the largest data level
     num_states: int  # states are 0..num_states - 1; there may be more than there are data levels
     prediction: ClassVar[type[Prediction]]  # kind of prediction that its bound, loss and rates take
+
+    __repr__ = format_arguments
 
     @property
     def dtype(self) -> torch.dtype:
@@ -149,6 +152,8 @@ class Observation:
     x0: Tensor
     xt: Tensor
     statistic: Tensor | None = None
+
+    __repr__ = format_fields
 
 
 class CountProcess(JumpProcess):

@@ -200,6 +200,8 @@ class StateData(CountData):
 
     truth: Target | None = None
 
+    __repr__ = CountData.__repr__  # a dataclass writes its own otherwise
+
     @property
     def facts(self) -> dict[str, Any]:
         """Values for components: `levels` and `sites`."""

@@ -20,6 +20,7 @@ from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.targets.energy_network import LearnedEnergy
 from blackout.random import SampleStreams
+from blackout.representation import format_arguments
 
 
 class NegativeSampler(nn.Module, ABC):
@@ -27,6 +28,8 @@ class NegativeSampler(nn.Module, ABC):
 
     # whether a flow is trained for it
     needs_flow = False
+
+    __repr__ = format_arguments
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
         """Allocate states that are kept, once the shape of the data is known."""

@@ -51,6 +51,7 @@ from blackout.protocols import (
     Watch,
     refuse_unknown,
 )
+from blackout.representation import format_fields
 
 BATCH_SIZE = 512  # chains simulated together
 SAMPLES_PER_GRAPH = 16  # unless num_samples is given
@@ -97,6 +98,8 @@ class GraphDraw(ChainDraw):
         ideal={**ChainDraw.references.ideal, "drop_mean": 0.0, "drop_best": 0.0},
     )
     names = OutputNames(folder="solutions", file="solutions", picture="graphs")
+
+    __repr__ = format_fields
 
     def rows(self, num_samples: int) -> int:
         """Return the number of rows of `num_samples` solutions of every graph."""
@@ -209,8 +212,8 @@ class GraphOutputs(CollectedSamples):
         )
         report: dict[str, Any] = {
             "values": means,
-            "references": _references(means, list(baselines)),
-            "metric_descriptions": describe_values(["mean", "best", *baselines], sign),
+            "references": collect_references(means, list(baselines)),
+            "metric_descriptions": describe_values(means, sign),
             "samples_per_graph": draw.samples_per_graph,
         }
         if draw.oracle is not None:
@@ -219,20 +222,26 @@ class GraphOutputs(CollectedSamples):
         return report
 
 
-def describe_values(columns: Sequence[str], sign: int) -> dict[str, dict[str, str]]:
+def describe_values(means: Mapping[str, float], sign: int) -> dict[str, dict[str, str]]:
     """Return unit and better direction of the means of `write_solution_table`, for metrics.json.
 
     Args:
-        columns: names of the solutions: mean, best, and those of baselines.
+        means: of the table, by name.
         sign: 1 if objectives are maximised, -1 if they are minimised.
     """
-    value = MetricDescription("objective", "higher" if sign > 0 else "lower")
-    drop = MetricDescription("relative to the optimum", "lower")
-    descriptions = {"seconds_per_graph": MetricDescription("s", "lower")}
-    for column in columns:
-        descriptions[f"{column}_value"] = value
-        descriptions[f"drop_{column}"] = drop
-    return {name: asdict(description) for name, description in descriptions.items()}
+    descriptions = {
+        "value": MetricDescription("objective", "higher" if sign > 0 else "lower"),
+        "optimum": MetricDescription("objective", "higher" if sign > 0 else "lower"),
+        "drop": MetricDescription("relative to the optimum", "lower"),
+        "seconds_per_graph": MetricDescription("s", "lower"),
+    }
+    described = {}
+    for name in means:
+        kind = "drop" if name.startswith("drop_") else name
+        kind = "value" if name.endswith("_value") else kind
+        if kind in descriptions:
+            described[name] = asdict(descriptions[kind])
+    return described
 
 
 def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[float]:
@@ -240,7 +249,7 @@ def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[
     return [problem.best_value(x) for problem, x in zip(problems, solutions, strict=True)]
 
 
-def _references(
+def collect_references(
     means: Mapping[str, float],
     baselines: Sequence[str],
 ) -> dict[str, dict[str, float]]:

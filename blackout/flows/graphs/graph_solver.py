@@ -16,7 +16,12 @@ import torch
 
 from blackout.errors import UserError, refuse
 from blackout.files import save_arrays, save_picture, write_json, write_table
-from blackout.flows.graphs.draw import draw_graphs, write_solution_table
+from blackout.flows.graphs.draw import (
+    collect_references,
+    describe_values,
+    draw_graphs,
+    write_solution_table,
+)
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
 from blackout.flows.graphs.problems import Array, GraphTarget, Problem, reduce_problem
@@ -147,6 +152,8 @@ class GraphSolver:
         proved = sum(solution.proved for solution in solutions)
         content = {
             "values": means,
+            "references": collect_references(means, []),
+            "metric_descriptions": describe_values(means, sign),
             "method": self.method,
             "problem": problems[0].name,
             "proved": proved,

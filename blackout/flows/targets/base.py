@@ -26,6 +26,7 @@ from blackout.data.formats import load_arrays
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import hash_tensors
 from blackout.protocols import Source, Split
+from blackout.representation import changed_arguments, join_values
 
 MAX_LEVELS = 256  # states are stored as uint8
 MAX_ENUMERATED_STATES = 1 << 20  # targets with more states are not enumerated
@@ -82,6 +83,14 @@ class Target(nn.Module):
         self.shape = tuple(shape)
         self.sites = math.prod(shape)
         self._site_groups: list[Tensor] | None = None
+
+    def __repr__(self) -> str:
+        """Return a summary of one line; that of `nn.Module` lists what a target wraps."""
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """Return shape, levels and the arguments that are kept, for `repr`."""
+        return join_values({"shape": self.shape, "levels": self.levels} | changed_arguments(self))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -350,6 +359,9 @@ class TargetSource:
 
     target: Target
     num_validation_chains: int = 512
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.errors import UserError, ensure, error_context, refuse
 from blackout.flows.targets.base import Target, flip_log_ratios, read_arrays
+from blackout.representation import join_values
 
 MAX_TRANSFER_MATRIX = 1100  # rows; a larger matrix takes too long to diagonalise
 MAX_KAUFMAN_COUPLING = 300.0  # above it cosh and sinh in Kaufman's formula overflow
@@ -360,6 +361,15 @@ class Ising(Couplings):
         self.adjacency = nn.Buffer(upper + upper.T, persistent=False)  # [d, d]
         self.ranges = torch.tensor(ranges, dtype=torch.float64)  # [2, 2], rows coupling and field
         self.amortised = any(start != end for start, end in ranges)
+
+    def extra_repr(self) -> str:
+        """Return shape, coupling and field, or their ranges, for `repr`."""
+        values: dict[str, Any] = {"shape": self.shape}
+        for name, ends, last in zip(
+            ("coupling", "field"), self.ranges.tolist(), self._parameters_at_end, strict=True
+        ):
+            values[name] = ends if self.amortised else last
+        return join_values(values)
 
     @property
     def facts(self) -> dict[str, Any]:

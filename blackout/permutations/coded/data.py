@@ -114,6 +114,9 @@ class PermutationData:
     labels: tuple[str, ...] = ()
     validation: Mapping[str, Tensor] | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
     def __post_init__(self) -> None:
         check_permutations(self.name, self.test["x"])
         if self.validation is not None:

@@ -32,6 +32,7 @@ from blackout.protocols import (
     refuse_unknown,
 )
 from blackout.random import SampleStreams, categorical, fold_seed
+from blackout.representation import format_fields
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -75,6 +76,8 @@ class CodeDraw(Draw):
         ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0), metrics=METRICS
     )
     batch_size = BATCH
+
+    __repr__ = format_fields
 
     @property
     def steps(self) -> int:

@@ -38,6 +38,7 @@ from blackout.permutations.group import (
 from blackout.permutations.queries import merge_duplicates
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
+from blackout.representation import format_arguments
 from blackout.training.model import check_finite_output
 
 DEFAULT_BEAM_WIDTH = 16  # lists that `Beam` keeps unless the settings say otherwise
@@ -144,6 +145,8 @@ class Decoder(ABC):
 
     item_kind: ClassVar[str | None] = None
     lower_bounds: ClassVar[bool] = False
+
+    __repr__ = format_arguments
 
     def __call__(
         self,

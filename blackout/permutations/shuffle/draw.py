@@ -40,6 +40,7 @@ from blackout.protocols import (
     Watch,
     refuse_unknown,
 )
+from blackout.representation import format_fields
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -93,6 +94,8 @@ class ShuffleDraw(Draw):
     query: Query
     batch_size: int = BATCH
     resumable = True
+
+    __repr__ = format_fields
 
     @property
     def names(self) -> OutputNames:  # type: ignore[override]

@@ -12,6 +12,7 @@ import torch
 
 from benchmarks import planar
 from blackout import load_model
+from blackout.cli.report_page import save_report
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
@@ -115,6 +116,11 @@ def test_a_killed_run_resumes_bit_for_bit_and_reports_couplings(run, tmp_path): 
             "field"
         ].shape == (9,)
     report = json.loads((tmp_path / "out/metrics.json").read_text())
+    verdicts = json.loads((tmp_path / "out/baselines.json").read_text())["verdicts"]
+    assert verdicts.keys() == report["comparisons"].keys() >= {"nll_exact"}
+    assert "nll_exact is" in verdicts["nll_exact"] and "of this model" in verdicts["nll_exact"]
+    page = save_report(ckpt).read_text()
+    assert "test/nll" in page and "verdict: " in page
     values = report["values"]
     assert values["max_gradient_z_score"] > 2 and "at its maximum" in report["convergence"]
     for name in ("ais", "sampler"):
