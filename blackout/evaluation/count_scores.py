@@ -46,6 +46,10 @@ DESCRIPTIONS = {
     "variance_ratio": MetricDescription("samples over data", "reference"),
     "max_ratio": MetricDescription("samples over data", "reference"),
     "zeros_difference": MetricDescription("share of zeros", "reference"),
+    "share_zero": MetricDescription("of all counts", "reference"),
+    "share_low": MetricDescription("of all counts", "reference"),
+    "share_high": MetricDescription("of all counts", "reference"),
+    "share_max": MetricDescription("of all counts", "reference"),
     "correlation_difference": MetricDescription(better="lower"),
     "equality_difference": MetricDescription("share of samples", "lower"),
     "co_occurrence_difference": MetricDescription("probability", "lower"),
@@ -64,6 +68,10 @@ MIN_PAIR_SAMPLES = 2  # of either set; with fewer, scores of pairs of elements a
 MAX_PAIR_ELEMENTS = 200  # elements whose pairs are compared: those that vary most
 TRAINING_SAMPLES_RATIO = 10  # training samples that are searched for copies, over `max_samples`
 MIN_DISTANCE = 1e-12
+
+# ends of the range of counts
+LARGEST_LOW = 10  # low counts are 1 to here
+HIGH_WIDTH = 5  # high counts are so many below the largest possible one, and above the low ones
 
 # the figure
 MAX_FIGURE_SAMPLES = 1000
@@ -293,6 +301,7 @@ def compare_counts(
         mean_ratio, variance_ratio: medians over elements, samples over held-out counts; 1 is
             perfect.
         zeros_difference: difference of the shares of zeros; 0 is perfect.
+        share_zero, share_low, share_high, share_max: see `shares_at_ends`.
         max_ratio: ratio of the largest counts; 1 is perfect.
         correlation_difference: mean absolute difference of correlations of log counts.
         equality_difference, co_occurrence_difference: see `compare_pairs`.
@@ -331,10 +340,43 @@ def compare_counts(
         "max_ratio": float(samples.max() / max(real.max(), 1)),
         "novelty": novelty,
     }
+    scores |= shares_at_ends(samples, data.max_count)
     if number >= MIN_PAIR_SAMPLES:
         scores["correlation_difference"] = _correlation_difference(samples, real)
         scores |= compare_pairs(compared, compared_real)
     return scores
+
+
+def shares_at_ends(counts: Array, max_count: int) -> dict[str, float]:
+    """Return the shares of counts near both ends of the range, without ranges that are empty.
+
+    Where a process or a sampler is cut off, its errors gather there. The same shares of real counts
+    are among the scores of `CountScorer.held_out`.
+
+    Args:
+        counts: [n, D].
+        max_count: largest possible count.
+
+    Returns:
+        share_zero: of 0.
+        share_low: of 1..10, below the largest possible count.
+        share_high: of the five counts below the largest possible one, above 10.
+        share_max: of the largest possible count.
+
+    References: this project; checked in tests/evaluation/test_count_scores.py.
+    """
+    high_start = max(LARGEST_LOW + 1, max_count - HIGH_WIDTH)
+    bands = {
+        "share_zero": (0, 0),
+        "share_low": (1, min(LARGEST_LOW, max_count - 1)),
+        "share_high": (high_start, max_count - 1),
+        "share_max": (max_count, max_count),
+    }
+    return {
+        name: float(((counts >= low) & (counts <= high)).mean())
+        for name, (low, high) in bands.items()
+        if low <= high
+    }
 
 
 def _novelty(samples: Array, real: Array, train: Tensor, max_samples: int) -> float:

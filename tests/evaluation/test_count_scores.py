@@ -19,6 +19,7 @@ from blackout.evaluation.count_scores import (
     compare_counts,
     compare_pairs,
     null_auc_error,
+    shares_at_ends,
 )
 from tests.structure.test_protocols import as_scorer
 
@@ -44,12 +45,27 @@ SCORES = (
     "mean_ratio",
     "variance_ratio",
     "zeros_difference",
+    "share_zero",
+    "share_low",
+    "share_high",
+    "share_max",
     "max_ratio",
     "correlation_difference",
     "novelty",
     "equality_difference",
     "co_occurrence_difference",
 )
+
+
+def test_shares_at_both_ends_of_the_range() -> None:
+    counts = np.array([[0, 0, 1, 10], [11, 14, 15, 16]])
+    eighths = {"share_zero": 2, "share_low": 2, "share_high": 3, "share_max": 1}
+    assert shares_at_ends(counts, 16) == {name: share / 8 for name, share in eighths.items()}
+    assert shares_at_ends(counts, 30)["share_high"] == 0
+    binary = shares_at_ends(np.array([[0, 1], [1, 1]]), 1)
+    assert binary == {"share_zero": 0.25, "share_max": 0.75}
+    narrow = shares_at_ends(np.arange(9)[None], 8)
+    assert "share_high" not in narrow and sum(narrow.values()) == pytest.approx(1)
 
 
 def test_independent_elements_have_no_co_occurrence_difference() -> None:

@@ -1,0 +1,180 @@
+"""Trainings of several generators of digits, and judgement of their samples.
+
+Entry        a method of a table
+choose       the candidate with the best samples after a short training
+run_entries  trains all methods in turn and judges their samples
+summarise    means over trainings, with errors
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.peers.budget import Budget, Generator, train
+from benchmarks.peers.generators import Blackout
+from benchmarks.peers.judges import Judge, mean_and_error, two_sample_auc
+from benchmarks.peers.results import Row
+from blackout.data import CountData
+
+EVALUATIONS = (10, 25, 100)
+TUNING_EVALUATIONS = 25
+SCORES = ("Fréchet distance", "recognised", "forest AUC")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method of a table.
+
+    Args:
+        name: of the method.
+        make: seed -> untrained generator.
+        budget: of a training.
+        settings: what was chosen, in words.
+        samplers: names of the samplers that draw from the model; None for its own.
+    """
+
+    name: str
+    make: Callable[[int], Generator]
+    budget: Budget
+    settings: str = ""
+    samplers: tuple[str | None, ...] = (None,)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What samples are judged by.
+
+    Args:
+        data: with the held-out images.
+        judge: the classifier.
+        num_samples: of every generator.
+        evaluations: numbers of network evaluations per sample.
+    """
+
+    data: CountData
+    judge: Judge
+    num_samples: int
+    evaluations: tuple[int, ...] = EVALUATIONS
+
+    def scores(self, samples: Tensor) -> dict[str, float]:
+        """Return all scores of samples against test images."""
+        reference = images_of(self.data, "test")
+        area, error = two_sample_auc(samples, reference)
+        return {
+            "Fréchet distance": self.judge.frechet(samples, reference),
+            "recognised": self.judge.recognised(samples),
+            "forest AUC": area,
+            "forest AUC block error": error,
+        }
+
+
+def images_of(data: CountData, split: str) -> Tensor:
+    """Return the images of a split, counts [N, 1, 8, 8]."""
+    images = getattr(data, split)
+    assert isinstance(images, Tensor)
+    return images
+
+
+def independent_pixels(images: Tensor, num_samples: int, seed: int) -> Tensor:
+    """Draw every pixel from its distribution in training images."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(images), (num_samples, *images.shape[1:]), generator=generator)
+    return images.gather(0, rows)
+
+
+def resampled_images(images: Tensor, num_samples: int, seed: int) -> Tensor:
+    """Draw training images with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    return images[torch.randint(len(images), (num_samples,), generator=generator)]
+
+
+def choose(candidates: Sequence[Entry], judgement: Judgement) -> tuple[Entry, list[Row]]:
+    """Return the candidate with the smallest Fréchet distance to validation images, and all trials.
+
+    Args:
+        candidates: whose budgets are those of short trainings.
+        judgement: judge and number of samples.
+    """
+    trials: list[Row] = []
+    for entry in candidates:
+        generator = entry.make(0)
+        train(generator, judgement.data, entry.budget, seed=0)
+        samples = generator.sample(judgement.num_samples, TUNING_EVALUATIONS, 0, entry.samplers[0])
+        distance = judgement.judge.frechet(samples, images_of(judgement.data, "val"))
+        trial = {"method": entry.name, "settings": entry.settings, "lr": entry.budget.lr}
+        trials.append({**trial, "distance": distance})
+        print(trials[-1], flush=True)
+    distances = [trial["distance"] for trial in trials]
+    return candidates[distances.index(min(distances))], trials
+
+
+def run_entry(entry: Entry, seed: int, judgement: Judgement) -> Iterator[Row]:
+    """Train a method once, and yield its scores for every sampler and number of evaluations."""
+    generator = entry.make(seed)
+    steps = train(generator, judgement.data, entry.budget, seed)
+    bits = None
+    if isinstance(generator, Blackout):
+        bits = generator.bits_per_dim(judgement.data)
+    for sampler in entry.samplers:
+        for evaluations in judgement.evaluations:
+            start = time.process_time()
+            samples = generator.sample(judgement.num_samples, evaluations, seed, sampler)
+            seconds = time.process_time() - start
+            name = entry.name if sampler is None else f"{entry.name}, {sampler}"
+            run = {"method": name, "evaluations": evaluations, "training": seed, "steps": steps}
+            run |= {"bits/dim": bits, **judgement.scores(samples), "sampling CPU s": seconds}
+            print(run, flush=True)
+            yield run
+
+
+def baseline_runs(judgement: Judgement, seeds: Sequence[int]) -> Iterator[Row]:
+    """Judge training images and independent pixels."""
+    images = images_of(judgement.data, "train")
+    baselines = {"training images": resampled_images, "independent pixels": independent_pixels}
+    for name, draw in baselines.items():
+        for seed in seeds:
+            scores = judgement.scores(draw(images, judgement.num_samples, seed))
+            run = {"method": name, "evaluations": None, "training": seed, "steps": None}
+            yield run | {"bits/dim": None, **scores, "sampling CPU s": None}
+
+
+def summarise(runs: Sequence[Row], scores: Sequence[str] = SCORES) -> list[Row]:
+    """Return a row of each method and number of evaluations: means over trainings and errors.
+
+    The error of a score is the standard error of the mean over trainings, or the mean error that a
+    judge states of one training, if that is larger.
+    """
+    groups: dict[tuple[str, int | None], list[Row]] = {}
+    for run in runs:
+        groups.setdefault((run["method"], run["evaluations"]), []).append(run)
+    rows = []
+    for (name, evaluations), members in groups.items():
+        row: Row = {"method": name, "evaluations": evaluations}
+        for score in scores:
+            values = [run[score] for run in members]
+            if None in values:
+                row |= {score: None, f"{score} error": None}
+                continue
+            mean, error = mean_and_error(values)
+            errors = [] if error is None else [error]
+            if f"{score} block error" in members[0]:
+                errors.append(mean_and_error([run[f"{score} block error"] for run in members])[0])
+            row |= {score: mean, f"{score} error": max(errors, default=None)}
+        rows.append(row)
+    return rows
+
+
+def judge_facts(judgement: Judgement) -> dict[str, float]:
+    """Return how the classifier does on test images."""
+    test = images_of(judgement.data, "test")
+    labels = judgement.data.test_labels
+    assert labels is not None
+    return {
+        "accuracy on test images": judgement.judge.accuracy(test, labels),
+        "recognised test images": judgement.judge.recognised(test),
+    }
