@@ -75,7 +75,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as they are in the site, and formulas as MathML, which needs no script."""
     if page.file.src_uri.startswith("api/"):
         return markdown
-    markdown = OUTSIDE.sub(r"`\2`", markdown.replace("](docs/", "]("))
+    markdown = markdown.replace("](docs/", "](").replace('src="docs/', 'src="')
+    markdown = OUTSIDE.sub(r"`\2`", markdown)
     markdown = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", markdown).replace("](../../", "](../")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)  # code stays as it is
     parts[::2] = [re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", _formula, part, flags=re.DOTALL) for part in parts[::2]]
