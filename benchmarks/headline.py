@@ -9,8 +9,8 @@ The first two read `results/headline.json` and `results/posterior_methods.json`,
 three seeds in the folder RUNS, and samples from them:
 
     digits    `python train.py`; Frechet distance of the final samples to test digits, in the
-              features of a classifier of digits; the same for a Gaussian copula that is fitted to the
-              training digits, and for as many real digits
+              features of a classifier of digits; the same for a Gaussian copula that is fitted to
+              the training digits, and for as many real digits
     ising     `python train.py experiment=flow_ising`; effective sample size of 4,096 chains of the
               flow in 16 steps; the same for annealed importance sampling
 """
