@@ -78,7 +78,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Adapt links to the site, and turn formulas into MathML, which needs no script."""
     if page.file.src_uri.startswith("api/"):
         return markdown
-    markdown = OUTSIDE.sub(r"`\2`", markdown.replace("](docs/", "]("))
+    markdown = markdown.replace("](docs/", "](").replace('src="docs/', 'src="')
+    markdown = OUTSIDE.sub(r"`\2`", markdown)
     markdown = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", markdown)
     markdown = markdown.replace("](../../", "](../")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)  # code stays as it is

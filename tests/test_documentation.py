@@ -29,7 +29,10 @@ CODE = [
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     if page not in TESTED_ELSEWHERE
 ]
-PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+PAGES = [
+    *sorted(DOCS.rglob("*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+]
 TABLE = re.compile(
     r"(?<=<!-- settings: made by `python -m tests\.test_documentation` -->\n)(.*?)(?=<!-- end of)",
     re.DOTALL,
@@ -85,7 +88,7 @@ def test_named_files_and_links_exist(page):
             r"`((?:blackout|tests|conf|benchmarks|examples|docs)/[\w/.]*)`", text
         )
     ]
-    links = [page.parent / name for name in re.findall(r"\]\(([\w/.]+)\)", text)]
+    links = [page.parent / name for name in re.findall(r"(?:\]\(|src=\")([\w/.]+)[)\"]", text)]
     assert [path for path in [*paths, *links] if not path.exists()] == []
 
 

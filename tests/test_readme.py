@@ -15,7 +15,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from benchmarks import table
+from benchmarks import headline, table
 from blackout.cli import compare, compress, inspect
 from blackout.networks import ResidualMLP
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
@@ -23,14 +23,12 @@ from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 pytestmark = pytest.mark.drawn
 README = (ROOT / "README.md").read_text()
 COMMANDS_PAGE = (ROOT / "docs" / "reference" / "settings.md").read_text()
+OUTPUTS_PAGE = (ROOT / "docs" / "reference" / "outputs.md").read_text()
 PROGRAMS = ("python ", "blackout ")
 COMMAND_LINES = [
     line.split("  #")[0].strip()
     for block in re.findall(r"```bash\n(.*?)```", README + COMMANDS_PAGE, re.DOTALL)
     for line in block.splitlines()
-]
-COMMAND_LINES += [
-    code for code in re.findall(r"\| `([^`]+)` \|", README) if code.startswith(PROGRAMS)
 ]
 COMMANDS = [
     line.replace("<run_id>", "a").replace("<run>", "runs/digits/a")
@@ -119,6 +117,22 @@ def reduce_settings(settings):
     return SHORT
 
 
+def test_the_readme_is_short_and_links_every_page():
+    pages = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("tutorials", "howto", "explanation", "reference")
+        for path in (ROOT / "docs" / folder).glob("*.md")
+        if path.name != "security.md"  # linked from SECURITY.md
+    ]
+    assert len(README.split()) <= 700
+    assert [page for page in [*pages, "docs/faq.md"] if f"]({page})" not in README] == []
+
+
+def test_the_table_of_results_is_that_of_its_command(capsys):
+    headline.main([])
+    assert headline.TABLE.search(README)[0] == capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python train.py")])
 def test_training_commands_run(command, run_in_folder):
     settings = shlex.split(command)[2:]
@@ -154,8 +168,8 @@ def test_training_commands_run(command, run_in_folder):
             assert (run_directory / name).exists(), name
 
 
-def test_the_readme_lists_the_files_of_a_run():
-    listed = README.split("## What a run leaves")[1].split("```")[1]
+def test_the_page_of_outputs_lists_the_files_of_a_run():
+    listed = OUTPUTS_PAGE.split("## A run")[1].split("```")[1]
     assert [
         name
         for name in RUN_FILES
@@ -197,12 +211,12 @@ def test_other_commands_run(run_in_folder, capsys, monkeypatch):
     other_commands = [c for c in COMMANDS if c.startswith(("python -m", "blackout "))]
     assert [c.removeprefix("python -m ").split()[0:2] for c in other_commands] == [
         ["blackout", "inspect"],
+        ["blackout", "compress"],
         ["blackout", "compare"],
         ["blackout", "watch"],
         ["blackout", "demo"],
         ["blackout", "solve"],
         ["benchmarks.table", "blackout_cifar10"],
-        ["blackout", "compress"],
     ]
     compare.main(["runs/digits/a"])
     table.main(["blackout_cifar10", "--plan"])
@@ -222,7 +236,7 @@ def test_the_python_example_runs(run_in_folder, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     scope = {}
     exec(block.replace("<run_id>", "a"), scope)
-    assert str(scope["counts"].dtype) == "torch.uint8" and tuple(scope["counts"].shape) == (
+    assert str(scope["samples"].dtype) == "torch.uint8" and tuple(scope["samples"].shape) == (
         16,
         1,
         8,

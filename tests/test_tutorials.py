@@ -1,7 +1,7 @@
 """Every tutorial is run from its code blocks in an empty folder, and the numbers it shows are
 checked.
 
-A `text` block after a `bash` or `python` block has lines of its output. In `1.72 +- .05` the second
+A `text` block after a `bash` or `python` block has lines of its output. In `1.72 ± 0.05` the second
 number is a tolerance; all other numbers and words must match. A comment `<!-- from FILE -->` names
 the file of the run that the picture below is a copy of. `<!-- needs NAME -->` names a library, or
 MNIST, which is then in the folder `data`. `python -m tests.test_tutorials digits` runs a page,
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 PICTURE = re.compile(r"<!-- from (\S+) -->\n!\[[^\]]*\]\(\.\./(pictures/\S+)\)")
-FIGURE = re.compile(r"(-?[\d,]*\.?\d+) \+- ([\d,]*\.?\d+)")
+FIGURE = re.compile(r"(-?[\d,]*\.?\d+) ± ([\d,]*\.?\d+)")
 # the standard error after a printed value, which pages replace by a tolerance
 STANDARD_ERROR = re.compile(r"^(\S+: +-?[\d.,]+) (?:\+-|±) [\d.]+", re.MULTILINE)
 
@@ -102,13 +102,13 @@ def test_tutorials_run_and_print_the_numbers_they_show(page, tmp_path, request):
 
 def test_numbers_are_compared_within_their_tolerance():
     printed = "log_z:  15.518 (exact 15.5219)\nessential\n1,438 images"
-    assert matches("log_z: 15.51 +- .01 (exact 15.5219)", printed) and matches(
-        "1,400 +- 100 images", printed
+    assert matches("log_z: 15.51 ± 0.01 (exact 15.5219)", printed) and matches(
+        "1,400 ± 100 images", printed
     )
     assert matches(
-        "log_z: 15.51 +- .01 (exact 15.5219)", "a\nlog_z: 15.5180 +- 0.0007 (exact 15.5219)"
+        "log_z: 15.51 ± 0.01 (exact 15.5219)", "a\nlog_z: 15.5180 ± 0.0007 (exact 15.5219)"
     )
-    assert not matches("log_z: 15.49 +- .01 (exact 15.5219)", printed) and not matches(
+    assert not matches("log_z: 15.49 ± 0.01 (exact 15.5219)", printed) and not matches(
         "log_z: 15.51", "log_z: 15.52"
     )
 

@@ -127,15 +127,19 @@ def _frame(remaining: int, steps: int) -> int:
 
 
 def _save_animation(frames: Sequence[Image.Image], path: Path) -> None:
-    """Write frames as a WebP that lasts `ANIMATION_SECONDS` and rests on the last frame."""
+    """Write frames as a WebP that lasts `ANIMATION_SECONDS` and rests on the last frame.
+
+    The last frame comes first in the file, because previews and prints show the first frame of an
+    animation. As the animation loops, the order of frames is the same.
+    """
     frame_ms = max(MIN_FRAME_MS, int(1000 * ANIMATION_SECONDS / len(frames)))
-    durations = [frame_ms] * (len(frames) - 1) + [LAST_FRAME_MS]
+    durations = [LAST_FRAME_MS] + [frame_ms] * (len(frames) - 1)
     with replacing(path) as part:
-        frames[0].save(
+        frames[-1].save(
             part,
             format="webp",
             save_all=True,
-            append_images=frames[1:],
+            append_images=frames[:-1],
             duration=durations,
             loop=0,
             lossless=True,

@@ -74,3 +74,22 @@ def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
         "left out: trajectory.webp, whose side of 20,000 pixels"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["trajectory.png"]
+
+
+def test_an_animation_begins_with_the_last_state(tmp_path):
+    """Previews and prints show the first frame."""
+
+    class Gray:
+        def picture(self, drawn, columns=None):
+            return Image.new("L", (8, 8), int(drawn["samples"].sum()))
+
+    film = Trajectory(1)
+    for step, brightness in enumerate((0, 80, 160, 240)):
+        film.add(step, 3, torch.full((1, 1, 1, 1), brightness))
+    film.save(Gray(), tmp_path)
+    with Image.open(tmp_path / "trajectory.webp") as animation:
+        shown = []
+        for number in range(animation.n_frames):
+            animation.seek(number)
+            shown.append(round(float(np.asarray(animation.convert("L")).mean())))
+    assert shown == [240, 0, 80, 160]
