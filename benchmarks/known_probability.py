@@ -128,7 +128,7 @@ def estimate(
         PureDeath(toy.max_count),
         grid_of_model(toy, num_steps),
         Trapezoidal(),
-        mean=torch.from_numpy(toy.mean),
+        data_mean=torch.from_numpy(toy.mean),
         known=KnownElements(x0, mask),
     )
     start = time.perf_counter()
