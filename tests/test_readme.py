@@ -156,7 +156,7 @@ def test_training_commands_run(command, run_in_folder):
     outcome = run_in_folder("train", *reduced)
     assert outcome.code == 0, outcome.err
     if "--help" in settings:
-        assert "Groups, <group>=<choice>:" in outcome.out and "batch_size: 128" in outcome.out
+        assert "Groups, <group>=<choice>" in outcome.out and "batch_size: 128" in outcome.out
     elif "-m" in settings:
         assert (
             len(list(Path("runs/sweeps").glob("*/results.csv"))) == 1
