@@ -54,10 +54,16 @@ def format_arguments(instance: Any) -> str:
 
 
 def changed_arguments(instance: Any) -> dict[str, Any]:
-    """Return the arguments an object was made with that it keeps, without defaults."""
+    """Return the arguments an object was made with that it keeps, without defaults.
+
+    Properties are left out, since they may compute: an extractor's would load its weights.
+    """
     parameters = inspect.signature(type(instance).__init__).parameters
     changed = {}
     for name, parameter in [*parameters.items()][1:]:  # without self
+        attribute = inspect.getattr_static(type(instance), name, None)
+        if isinstance(attribute, property | functools.cached_property):
+            continue
         value = getattr(instance, name, None)
         if value is not None and not _equal(value, parameter.default):
             changed[name] = value

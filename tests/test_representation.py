@@ -19,7 +19,7 @@ from blackout.permutations.distributions import PlackettLuce
 from blackout.posterior import Binomial, Direct, Identity, Inpaint, InverseProblem, PosteriorSamples
 from blackout.posterior.draw import make_prior
 from blackout.random import SampleStreams
-from blackout.representation import MAX_LENGTH, format_value
+from blackout.representation import MAX_LENGTH, format_arguments, format_value
 
 MAX_LINE = 260  # characters of the longest, a model
 
@@ -134,3 +134,17 @@ def test_values_are_short():
     assert format_value({"a": torch.zeros(5), "b": 1}) == "{a: float32 [5], b: 1}"
     assert format_value(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())) == "Sequential"
     assert len(format_value("x" * 10_000)) <= MAX_LENGTH
+
+
+def test_a_property_is_not_computed_to_be_shown():
+    class Loads:
+        __repr__ = format_arguments
+
+        def __init__(self, weights: str) -> None:
+            pass
+
+        @property
+        def weights(self) -> str:
+            raise OSError("no connection")
+
+    assert repr(Loads("file")) == "Loads()"

@@ -84,8 +84,8 @@ def check_arguments(
 def _check_sizes(arguments: Mapping[str, Any], where: str) -> None:
     for key, value in arguments.items():
         max_bits = MAX_SEED_BITS if "seed" in key else MAX_SIZE_BITS
-        is_too_large = type(value) is int and value.bit_length() > max_bits
-        refuse(is_too_large, f"{where}.{key}: {value} is too large a number")
+        if type(value) is int and value.bit_length() > max_bits:
+            raise UserError(f"{where}.{key}: {value} is too large a number")
 
 
 def _check_names(
