@@ -151,10 +151,11 @@ CODES = {  # appendix E
 }
 
 
+# table 9 of SymmetricDiffusers
 JIGSAWS = {2: [0, 2, 7], 3: [0, 3, 5, 9], 4: [0, 4, 6, 10], 5: [0, 5, 7, 11], 6: [0, 6, 8, 12]}
-"""Table 9 of SymmetricDiffusers."""
 
 
+# its Table 11
 SORTS = {
     3: [0, 2, 7],
     5: [0, 2, 8],
@@ -166,11 +167,10 @@ SORTS = {
     100: [0, 8, 10, 15],
     200: [0, 9, 10, 12],
 }
-"""Its Table 11."""
 
 
+# steps of Table 6 for 9, 32 and 52 numbers
 WALKS = {"irs": (9, 12, 13), "it": (15, 55, 105), "ii": (25, 110, 205)}
-"""Steps of Table 6 for 9, 32 and 52 numbers."""
 
 
 D3PM = {

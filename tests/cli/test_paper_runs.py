@@ -24,6 +24,7 @@ def data_dir(tmp_path, monkeypatch):
     return tmp_path
 
 
+# sizes of large components in which a few steps take seconds
 SMALL = {
     "diffusion.GaussianChain": {"num_steps": 50},
     "networks.NCSNpp": {
@@ -41,7 +42,6 @@ SMALL = {
     "permutations.tours.tsp": {"cities": 8},
     "permutations.shuffle.Beam": {"width": 2, "inner": 4},
 }
-"""Sizes of large components in which a few steps take seconds."""
 
 
 def small_sizes(part, where=""):

@@ -188,8 +188,8 @@ def test_all_runs_of_a_table_compose_and_differ(command):
     assert all(first != second for first, second in itertools.combinations(configs, 2))
 
 
+# appendix C.2 and Table 6 of SGDD: particles and steps
 RIVALS = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
-"""Appendix C.2 and Table 6 of SGDD: particles and steps."""
 
 
 @pytest.mark.parametrize(
