@@ -25,7 +25,7 @@ class Mark:
     """What a model file may do with a component.
 
     Args:
-        made: names of the arguments for which it may be built.
+        built: names of the arguments for which it may be built.
         passed: names of the arguments for which it may be passed on, with arguments filled in
             (`_partial_: true`).
         called: names of the arguments that a function which is passed on receives when it is
@@ -36,7 +36,7 @@ class Mark:
             component; None if none do.
     """
 
-    made: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
     ask: str | None = None
@@ -47,11 +47,11 @@ _MARKS: dict[int, tuple[object, Mark]] = {}
 """id(target) -> (target, mark). Subclasses would inherit an attribute, and wrappers copy it."""
 
 
-def component(*made: str, **more: Any) -> Callable[[Target], Target]:
+def component(*built: str, **more: Any) -> Callable[[Target], Target]:
     """Mark a class or function as a component, by the outermost decorator; arguments of `Mark`."""
 
     def mark(target: Target) -> Target:
-        _MARKS[id(target)] = target, Mark(made, **more)
+        _MARKS[id(target)] = target, Mark(built, **more)
         return target
 
     return mark

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+# environment variables of torchrun, Lightning and SLURM that are whole numbers
 LAUNCHER_NUMBERS = (
     "WORLD_SIZE",
     "RANK",
@@ -38,14 +39,13 @@ LAUNCHER_NUMBERS = (
     "JSM_NAMESPACE_RANK",
     "JSM_NAMESPACE_SIZE",
 )
-"""Environment variables of torchrun, Lightning and SLURM that are whole numbers."""
+# number of a process -> number of processes, which is larger
 RANKS = {
     "RANK": "WORLD_SIZE",
     "LOCAL_RANK": "WORLD_SIZE",
     "SLURM_PROCID": "SLURM_NTASKS",
     "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",
 }
-"""Number of a process -> number of processes, which is larger."""
 MAX_DIGITS = 9  # of such a number
 MEMORY_ADVICE = (
     "close other programs, raise `ulimit -v`, or choose a smaller batch_size or num_samples"
@@ -167,6 +167,7 @@ def summary(error: BaseException) -> str:
     return f"{type_name} {line}".strip()
 
 
+# errors of the operating system that the user can fix
 DISK_ERRORS = frozenset(
     [
         errno.EACCES,
@@ -182,13 +183,12 @@ DISK_ERRORS = frozenset(
         errno.EROFS,  # read-only
     ]
 )
-"""Errors of the operating system that the user can fix."""
+# what to do about errors of a disk
 DISK_ADVICE = {
     errno.EDQUOT: "; remove files, or choose a folder on another disk",
     errno.EFBIG: "; raise the limit of `ulimit -f`, or choose a folder on another disk",
     errno.ENOSPC: "; remove files, or choose a folder on another disk",
 }
-"""What to do about errors of a disk."""
 
 
 class CommandParser(ArgumentParser):

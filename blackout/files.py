@@ -145,7 +145,8 @@ def _rename_new(part: Path, path: Path) -> None:
             os.replace(part, path)
     except FileExistsError:
         raise UserError(
-            f"{path} has appeared meanwhile, and is not replaced: give another name, or remove it"
+            f"{path} was made by another program in the meantime, and is not replaced: "
+            "give another name, or remove it"
         ) from None
 
 
@@ -281,7 +282,7 @@ def new_file(path: Path, exact: bool) -> Path:
         path = next(candidate for candidate in numbered(path) if not os.path.lexists(candidate))
     refuse(
         os.path.lexists(path),
-        f"{path} is there already, and is not replaced: give another name, or remove it",
+        f"{path} exists, and is not replaced: give another name, or remove it",
     )
     _check_writable(path.parent, path)
     remove_parts(path.parent, path.stem[:MAX_STEM_LENGTH], MAX_AGE)
@@ -293,8 +294,8 @@ def refuse_address(path: Path) -> None:
     if match := ADDRESS.fullmatch(str(path)):
         address = f"{match[1]}://{match[2].rpartition('@')[2]}"  # without a key before the @
         raise UserError(
-            f"{address} is an address, and only folders are written: runs are kept there by "
-            "runs_dir=<address>; else mount the store, or copy what is written here"
+            f"{address} is an address, and only runs (runs_dir=<address>) are written to a remote "
+            "store: give a local folder, or mount the store"
         )
 
 
@@ -312,8 +313,8 @@ def working_folder(place: str) -> Path:
     is_plain = ADDRESS_PATH.fullmatch(match[2]) and ".." not in match[2].split("/")
     if not is_plain or ":" in match[1]:
         raise UserError(
-            "an address is s3://bucket/path or the like, of letters, digits and . _ + = -; "
-            "keys are in the environment, or where fsspec's library looks for them"
+            "an address must be like s3://bucket/path, of letters, digits and . _ + = -; give keys "
+            "by the environment, or where fsspec looks for them"
         )
     return Path("runs", match[1], match[2])
 
@@ -392,14 +393,14 @@ def results_folder(
                 file.write(key)
         if marked.is_file() and marked.read_bytes() == key.encode():
             break
-        reason = f"is kept for another request by its {mark}"
+        reason = f"belongs to another request, by its file {mark}"
         if results:
             reason = f"holds other files ({results[0]})"
         refusal = refusal or f"{folder} {reason}"
     else:
-        raise UserError(f"{refusal}, and nothing there is replaced: name a new folder")
+        raise UserError(f"{refusal}, and nothing there is replaced: give a new folder")
     if results:
-        print(f"{escaped(folder)} holds results of the same request, which are made again")
+        print(f"{escaped(folder)} holds results of the same request, which are replaced")
     elif refusal:
         print(f"{printable(refusal)}: the results of this request go to {escaped(folder)}")
 

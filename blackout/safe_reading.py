@@ -44,20 +44,20 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, ten times as fast
 
 
-def open_regular(path: Path, within: Path | None = None) -> io.BufferedReader:
+def open_regular(path: Path, root: Path | None = None) -> io.BufferedReader:
     """Open a regular file for reading; no pipe or device, which might never end.
 
     Args:
         path: of the file.
-        within: a folder that must contain the file after all links are resolved.
+        root: a folder that must contain the file after all links are resolved.
 
     Raises:
         UserError: it is something else, or elsewhere.
         OSError: it does not exist, or cannot be read.
     """
     # realpath, because the resolve() of pathlib raises a RuntimeError for links in a circle
-    if within is not None and not Path(realpath(path)).is_relative_to(realpath(within)):
-        raise UserError(f"{path} is a link out of {within}: it is not followed")
+    if root is not None and not Path(realpath(path)).is_relative_to(realpath(root)):
+        raise UserError(f"{path} is a link out of {root}: it is not followed")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -65,19 +65,19 @@ def open_regular(path: Path, within: Path | None = None) -> io.BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def read_text(path: Path, within: Path | None = None, max_bytes: int = MAX_TEXT_BYTES) -> str:
+def read_text(path: Path, root: Path | None = None, max_bytes: int = MAX_TEXT_BYTES) -> str:
     """Read a file of UTF-8 text, with or without a byte order mark; see `open_regular`.
 
     Args:
         path: of the file.
-        within: a folder that must contain the file.
+        root: a folder that must contain the file.
         max_bytes: size limit.
 
     Raises:
         UserError: it is not such a file, too large, or not UTF-8.
         OSError: it does not exist, or cannot be read.
     """
-    with open_regular(path, within) as file:
+    with open_regular(path, root) as file:
         content = file.read(max_bytes + 1)
     refuse(
         len(content) > max_bytes,
@@ -92,7 +92,7 @@ def read_text(path: Path, within: Path | None = None, max_bytes: int = MAX_TEXT_
 
 
 def read_mapping(
-    path: Path, within: Path | None = None, max_bytes: int = MAX_TEXT_BYTES, advice: str = ""
+    path: Path, root: Path | None = None, max_bytes: int = MAX_TEXT_BYTES, advice: str = ""
 ) -> dict[str, Any]:
     """Read a mapping from a .json or .yaml file that a stranger may have written.
 
@@ -101,7 +101,7 @@ def read_mapping(
 
     Args:
         path: of the file.
-        within: a folder that must contain the file.
+        root: a folder that must contain the file.
         max_bytes: size limit of JSON; of YAML it is at most `MAX_YAML_BYTES`.
         advice: end of the message about a damaged file.
 
@@ -114,13 +114,16 @@ def read_mapping(
         OSError: it does not exist, or cannot be read.
     """
     is_json = path.suffix == ".json"
-    text = read_text(path, within, max_bytes if is_json else min(max_bytes, MAX_YAML_BYTES))
+    text = read_text(path, root, max_bytes if is_json else min(max_bytes, MAX_YAML_BYTES))
     try:
         content = _parse_json(text) if is_json else parse_yaml(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(f"{path} is damaged: {reason}{advice}") from None
-    refuse(not isinstance(content, dict), f"{path} is damaged: it holds no names{advice}")
+    refuse(
+        not isinstance(content, dict),
+        f"{path} is damaged: it is not a mapping of names to values{advice}",
+    )
     return cast(dict[str, Any], content)
 
 
@@ -177,7 +180,7 @@ def _check_nested(content: Any) -> None:
         next_level: list[Any] = []
         for node in level:
             if isinstance(node, dict):
-                ensure(all(isinstance(name, str) for name in node), "a name that is no text")
+                ensure(all(isinstance(name, str) for name in node), "a name that is not text")
                 next_level += node.keys()
                 next_level += node.values()
             elif isinstance(node, list | tuple | set):
@@ -283,13 +286,13 @@ def check_size(path: Path, declared: int, stored: int | None = None, fits: bool 
         available = available_memory()
         if declared > available:
             raise UserError(
-                f"{path}: to read it takes {declared:,} bytes, "
-                f"more than the {available:,} bytes of memory left"
+                f"{path}: reading it takes {declared:,} bytes of memory, "
+                f"and {available:,} bytes are free"
             )
     if stored is not None and declared > MAX_UNCHECKED_BYTES + MAX_COMPRESSION * stored:
         raise UserError(
-            f"{path}: {stored:,} bytes are said to hold {declared:,} bytes of numbers; "
-            "counts that are nearly all 0 are given as a sparse matrix"
+            f"{path} declares {declared:,} bytes of numbers, too many for its {stored:,} bytes; "
+            "save counts that are nearly all 0 as a sparse matrix"
         )
 
 

@@ -42,14 +42,16 @@ def main(words: list[str] | None = None) -> None:
         "--chains",
         type=int,
         default=4096,
-        help="chains; with --tempering, replicas at all temperatures together (default: 4096)",
+        help="chains; with --tempering, replicas at all temperatures (default: %(default)s)",
     )
-    parser.add_argument("--sweeps", type=int, default=256, help="sweeps of a chain (default: 256)")
+    parser.add_argument(
+        "--sweeps", type=int, default=256, help="sweeps of a chain (default: %(default)s)"
+    )
     parser.add_argument(
         "--moves",
         choices=("gibbs", "clusters"),
         default="gibbs",
-        help="how chains move; clusters are for ferromagnets (default: gibbs)",
+        help="how chains move; clusters are for ferromagnets (default: %(default)s)",
     )
     parser.add_argument(
         "--tempering", type=int, metavar="K", help="parallel tempering at K temperatures"
@@ -59,7 +61,7 @@ def main(words: list[str] | None = None) -> None:
         type=float,
         help="effective sample size below which chains are resampled",
     )
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument(
         "--out", type=Path, help="a folder (default: anneal in the run of --ckpt, else in runs)"
     )
@@ -69,7 +71,7 @@ def main(words: list[str] | None = None) -> None:
 def _run(family: Any, options: argparse.Namespace) -> None:
     refuse(
         (options.ckpt is None) == (options.target is None),
-        "give either --target, or --ckpt of a trained flow, whose target is sampled",
+        "give either --target=<name> or --ckpt=<run of a trained flow>, whose target is sampled",
     )
     annealing = family.annealing(
         options.target,

@@ -50,7 +50,8 @@ def build_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[p
         arguments["scores"] = {"scorer": scorer, "required": is_overridden("metrics")}
     elif settings.pop("scores", None) and is_overridden("callbacks.scores.every_n_steps"):
         raise UserError(
-            "callbacks.scores needs metrics=counts, digits, inception or another choice"
+            "callbacks.scores has no metrics to compute: add metrics=counts, metrics=digits, "
+            "metrics=inception or another choice of `blackout choices metrics`"
         )
     for name, value in settings.items():
         is_mapping = isinstance(value, Mapping)
@@ -75,7 +76,11 @@ def build_trainer(
     devices = settings.get("devices")
     num_cpus = os.cpu_count() or 1
     is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
-    refuse(is_too_many, f"trainer.devices={devices}: this machine has {num_cpus} processors")
+    refuse(
+        is_too_many,
+        f"trainer.devices={devices} must be at most {MAX_PROCESSES_PER_CPU * num_cpus}: "
+        f"this machine has {num_cpus} processors",
+    )
 
     loggers = [MetricsCSV(run / "metrics.csv", written=LivePage(run))]
     for name, logger in (config["logger"] or {}).items():
@@ -100,10 +105,12 @@ def build_trainer(
             enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
         )
     except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
-        # These are how Lightning refuses arguments.
+        # Lightning refuses arguments by these types.
         raise UserError(f"trainer: {summary(error)}") from error
     except RuntimeError as error:
-        # This is how it refuses SLURM's variables.
+        # Lightning also refuses variables of SLURM by this type; elsewhere it is a bug.
+        if "SLURM_NTASKS" not in os.environ:
+            raise
         raise UserError(f"trainer: {printable(str(error))}") from error
     return trainer
 
@@ -194,7 +201,7 @@ def check_launch(trainer: pl.Trainer) -> None:
         )
     refuse(
         trainer.world_size == 1 and not is_first(),
-        "this process takes itself for another one than the first, by a variable that a launcher "
+        "this is the only process of the run, but not number 0 by a variable that a launcher "
         f"has left: unset {', '.join(sorted(RANKS.keys() & os.environ.keys()))}",
     )
     environment = getattr(trainer.strategy.launcher, "cluster_environment", None)

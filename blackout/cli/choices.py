@@ -26,7 +26,7 @@ def main(words: list[str] | None = None) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     folder = options.config_dir
-    refuse(not folder.is_dir(), f"--config-dir {folder}: there is no such folder")
+    refuse(not folder.is_dir(), f"--config-dir {folder}: no such folder")
     group, is_choice, choice = (options.group or "").partition("=")
     if not group:
         print_groups(folder)

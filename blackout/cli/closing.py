@@ -267,13 +267,13 @@ def affordable_batches(
         max_affordable: number of batches that the budget allows.
         left_out: a line is added where the budget leaves batches out.
     """
-    wanted = min(limit, num_batches) if isinstance(limit, int) else int(limit * num_batches)
-    if max_affordable < wanted:
+    num_requested = min(limit, num_batches) if isinstance(limit, int) else int(limit * num_batches)
+    if max_affordable < num_requested:
         left_out.append(
             f"{split}/ metrics are of {max_affordable} of {num_batches} batches: all would cost "
             "more than the training; sample.py evaluate=true takes more"
         )
-    return min(wanted, max_affordable)
+    return min(num_requested, max_affordable)
 
 
 def with_errors(

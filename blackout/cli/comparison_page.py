@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import warnings
@@ -11,11 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-import numpy as np
-
 from blackout.cli.curves import curve_panels, read_curves
 from blackout.cli.pages import load_picture, save_page
-from blackout.cli.run_results import best_row, place_label, read_scores, read_settings
+from blackout.cli.run_results import (
+    best_row,
+    mean_and_error,
+    place_label,
+    read_scores,
+    read_settings,
+)
 from blackout.component import leaves
 from blackout.config.allowed_components import copy_plain_values
 from blackout.errors import UserError, summary
@@ -23,14 +26,14 @@ from blackout.errors import UserError, summary
 Values: TypeAlias = Mapping[str, Any]
 Scores: TypeAlias = Mapping[str, Mapping[str, Any]]
 
+# settings in which all runs differ, or that do not change results
 HIDDEN_SETTINGS = re.compile(
     r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)"
 )
-"""Settings in which all runs differ, or that do not change results."""
+# values that are not scores, or are in a table of their own
 HIDDEN_VALUES = re.compile(r"class_share_|_(std|error|low|high)$|log_evidence$")
-"""Values that are not scores, or are in a table of their own."""
+# parts of a sampler's description that say what an evidence belongs to
 EVIDENCE_COLUMNS = ("measurement", "operator", "noise", "method")
-"""Parts of a sampler's description that say what an evidence belongs to."""
 
 
 class Row(NamedTuple):
@@ -223,12 +226,9 @@ def seed_table(
         errors.append([])
         for name in columns:
             column = [scores[i].get(name) for i in runs]
-            numbers = np.array([value for value in column if isinstance(value, int | float)], float)
-            with np.errstate(all="ignore"):  # squares of large scores may overflow
-                means[-1].append(float(numbers.mean()) if len(numbers) else None)
-                is_spread = len(numbers) > 1
-                deviation = float(numbers.std(ddof=1)) if is_spread else 0.0
-            errors[-1].append(deviation / math.sqrt(max(1, len(numbers))))
+            mean, error = mean_and_error(x for x in column if isinstance(x, int | float))
+            means[-1].append(mean)
+            errors[-1].append(error)
     cells = [(f"{len(runs)} seeds",) for runs in groups.values()]
     return {
         "head": ("runs", *columns, *names),
@@ -265,8 +265,8 @@ def evidence_table(names: Sequence[str], contents: Sequence[Scores]) -> dict[str
         by_measurement.setdefault(cells[0], []).append(evidence)
     rows = []
     for cells, evidence, error in entries:
-        others = by_measurement[cells[0]]
-        is_best = evidence == max(others) > min(others)
+        evidences = by_measurement[cells[0]]
+        is_best = evidence == max(evidences) > min(evidences)
         rows.append(Row(cells, [evidence], [is_best], [error]))
     return {"head": (*EVIDENCE_COLUMNS, "run", "log_evidence"), "num_settings": 0, "rows": rows}
 

@@ -38,10 +38,13 @@ def main(words: list[str] | None = None) -> None:
         "--steps",
         type=int,
         default=100,
-        help="steps of the sampler; more give smaller files and take longer (default: 100)",
+        help="steps of the sampler; more give smaller files and take longer (default: %(default)s)",
     )
     parser.add_argument(
-        "--batch-size", type=int, default=64, help="samples per network evaluation (default: 64)"
+        "--batch-size",
+        type=int,
+        default=64,
+        help="samples per network evaluation (default: %(default)s)",
     )
     run_command(_run, parser, words)
 

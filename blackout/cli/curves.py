@@ -18,7 +18,7 @@ Curve: TypeAlias = tuple[list[int], list[float]]
 
 MIN_POINTS = 30  # curves of fewer points are never called noisy
 MIN_ROUGHNESS = 6.0  # sum of absolute steps of a noisy curve, in units of its range
-NUM_STRETCHES = 500  # of a long curve; the extremes of each stretch are kept
+NUM_STRETCHES = 500  # of a long curve; the extremes of each stretch are selected
 DIGITS = 6  # significant digits of values in a page
 PANEL_ORDER = {"train/loss": 0, "val": 1, "train": 3}  # scores, which are not listed, have 2
 
@@ -100,14 +100,14 @@ def _thin(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
     References: this project; checked in tests/cli/test_curves.py.
     """
     x = np.array(values)
-    kept = list(range(len(x)))
+    selected = list(range(len(x)))
     if len(x) > 2 * NUM_STRETCHES:
         extremes = {0, len(x) - 1}
         for stretch in np.array_split(np.arange(len(x)), NUM_STRETCHES):
             extremes.add(int(stretch[np.argmin(x[stretch])]))
             extremes.add(int(stretch[np.argmax(x[stretch])]))
-        kept = sorted(extremes)
+        selected = sorted(extremes)
     return {
-        "steps": [steps[k] for k in kept],
-        "values": [float(f"{x[k]:.{DIGITS}g}") for k in kept],
+        "steps": [steps[k] for k in selected],
+        "values": [float(f"{x[k]:.{DIGITS}g}") for k in selected],
     }

@@ -40,8 +40,8 @@ MAX_SEED = 2**63 - 1
 MAX_GUIDANCE = 5.0
 ANY_CLASS = "any"  # choice of the page for samples of all classes
 BRUSH_WIDTHS = 8  # the brush is an eighth of the picture
+# options of Gradio's events: pictures follow the sliders
 LIVE_UPDATES = {"show_progress": "hidden", "trigger_mode": "always_last"}
-"""Options of Gradio's events: pictures follow the sliders."""
 APP = """from pathlib import Path
 
 from blackout.cli.demo_page import DemoModel, build_page
@@ -124,13 +124,16 @@ class DemoModel:
         Raises:
             UserError: a number out of range, or no such class.
         """
-        _check_whole("samples", number, 1, MAX_SAMPLES)
-        _check_whole("seed", seed, 0, MAX_SEED)
+        _check_whole_number("samples", number, 1, MAX_SAMPLES)
+        _check_whole_number("seed", seed, 0, MAX_SEED)
         _check_number("guidance", guidance, MAX_GUIDANCE)
         _check_number("temperature", temperature, 1.0)
         request = self._request(number, steps)
         if label is not None:
-            refuse(label not in self.classes, f"there is no class {label!r}")
+            refuse(
+                label not in self.classes,
+                f"{label!r} is not a class: choose one of {', '.join(self.classes) or 'none'}",
+            )
             request["classes"] = [self.classes.index(label)]
             if guidance != 1:
                 sampler = request.get("sampler", {})
@@ -159,9 +162,9 @@ class DemoModel:
             UserError: the hole is the whole image, or the data are not images; or a number is out
                 of range.
         """
-        _check_whole("seed", seed, 0, MAX_SEED)
+        _check_whole_number("seed", seed, 0, MAX_SEED)
         if self.image is None or hole.shape != self.image.shape[:2] or hole.all():
-            raise UserError("a hole must leave a part of the image")
+            raise UserError("the hole must leave a part of the image: draw a smaller one")
         mask = np.broadcast_to(~hole[..., None], self.image.shape)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "known.npz")
@@ -185,7 +188,7 @@ class DemoModel:
             UserError: a number out of range.
         """
         _check_number("the share that is left", survival, 1.0)
-        _check_whole("seed", seed, 0, MAX_SEED)
+        _check_whole_number("seed", seed, 0, MAX_SEED)
         draw = self.family.draw(self.model, self._request(number, None))
         panels = self.family.restoration_panels(
             draw, self._held_out(1), survival, torch.arange(number), seed
@@ -211,7 +214,7 @@ class DemoModel:
         try:
             folder.mkdir(parents=True)  # nobody else can take the name while the model is written
         except FileExistsError:
-            raise UserError(f"--space {folder}: it exists; give a new folder") from None
+            raise UserError(f"--space {folder} exists: give a new folder") from None
         metadata = {"title": escaped(self.name), "sdk": "gradio", "app_file": "app.py"}
         texts = {
             "app.py": APP,
@@ -232,7 +235,7 @@ class DemoModel:
         """Return settings of `sample.py`."""
         request: dict[str, Any] = {"num_samples": number}
         if steps is not None:
-            _check_whole("steps", steps, 1, max_steps(self.steps))
+            _check_whole_number("steps", steps, 1, max_steps(self.steps))
         if steps is not None and self.steps is not None:
             request[self._steps_section] = {"num_steps": steps}
         return request
@@ -249,7 +252,7 @@ class DemoModel:
         pictures = _pictures(draw, [{"samples": state} for state in trajectory.states])
         pictures = pictures or _pictures(draw, [samples])
         if not pictures:
-            raise UserError("samples of this model have no pictures")
+            raise UserError("the demo shows samples as pictures, which this model does not have")
         return pictures
 
 
@@ -258,26 +261,26 @@ def max_steps(steps: int | None) -> int:
     return max(MAX_STEPS_FACTOR * (steps or 1), MIN_MAX_STEPS)
 
 
-def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+def _check_whole_number(name: str, value: Any, minimum: int, maximum: int) -> None:
     """Refuse what is not a whole number in a range, as a page's own controls are.
 
     Raises:
         UserError: names the value.
     """
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    message = f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
-    refuse(not is_whole or not least <= value <= most, message)
+    message = f"{name} must be a whole number from {minimum} to {maximum:,}, not {value!r}"
+    refuse(not is_whole or not minimum <= value <= maximum, message)
 
 
-def _check_number(name: str, value: Any, most: float) -> None:
-    """Refuse what is not a number above 0 and at most `most`.
+def _check_number(name: str, value: Any, maximum: float) -> None:
+    """Refuse what is not a number above 0 and at most `maximum`.
 
     Raises:
         UserError: names the value.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_allowed = is_number and 0 < value <= most
-    refuse(not is_allowed, f"{name} must be above 0 and at most {most}, not {value!r}")
+    is_allowed = is_number and 0 < value <= maximum
+    refuse(not is_allowed, f"{name} must be above 0 and at most {maximum}, not {value!r}")
 
 
 def _pictures(draw: Draw, states: Sequence[Samples]) -> list[Image.Image]:
@@ -365,9 +368,9 @@ def build_page(demo: DemoModel) -> Any:
                     visible=demo.supports_restarts,
                 )
                 seed = gradio.Number(0, precision=0, minimum=0, label="seed")
-            shown = gradio.Image(label="samples", format="png", interactive=False, scale=2)
+            picture = gradio.Image(label="samples", format="png", interactive=False, scale=2)
         inputs = [time_share, number, seed, steps, label, guidance, temperature]
-        gradio.on(None, show, inputs, shown, **LIVE_UPDATES)
+        gradio.on(None, show, inputs, picture, **LIVE_UPDATES)
         if demo.image is not None:
             _add_filling(gradio, demo, steps, seed)
         if demo.supports_restarts:
@@ -391,7 +394,7 @@ def _add_filling(gradio: Any, demo: DemoModel, steps: Any, seed: Any) -> None:
         hole = cells.mean((1, 3)) > STROKE_SHARE
         # samples that fill a hole cost several times as much, so they get half of the steps
         with _errors_on_the_page(gradio):
-            _check_whole("steps", num_steps, 1, max_steps(demo.steps))
+            _check_whole_number("steps", num_steps, 1, max_steps(demo.steps))
             return demo.fill(hole, NUM_FILLED, first_seed, max(1, num_steps // 2))[-1]
 
     gradio.Markdown("### Draw a hole, and see what may have been there")

@@ -53,7 +53,7 @@ def serve(page: Any, port: int) -> None:
         listener = config.bind_socket()
     except (SystemExit, OverflowError) as error:  # uvicorn ends the process where a port is taken
         raise UserError(
-            f"--port {port}: it is in use, or not a port; choose another port"
+            f"--port {port} is in use, or is not from 0 to 65535: choose another port"
         ) from error
     print(f"http://{HOST}:{port}/ shows the demo; Ctrl-C stops the server", flush=True)
     uvicorn.Server(config).run([listener])

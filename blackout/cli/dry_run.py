@@ -51,7 +51,7 @@ def draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[
     if num_steps is not None:
         with error_context("callbacks.samples"):
             draw = family.preview(model, num_samples=1, num_steps=num_steps)
-        problem = f"these samples are always drawn in {draw.steps} steps"
+        problem = f"this sampler always takes {draw.steps} steps"
         refuse(
             draw.steps != num_steps,
             f"callbacks.samples.num_steps={num_steps}: {problem}; omit it",

@@ -22,8 +22,8 @@ from blackout.protocols import Source
 from blackout.safe_reading import read_mapping
 
 RESULTS = "metrics.json"
+# arguments of the Trainer that decide when training ends
 LENGTH_ARGUMENTS = ("max_steps", "max_time", "min_steps", "min_time")
-"""Arguments of the Trainer that decide when training ends."""
 
 
 def read_results(run: Path) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _print_end(run_directory: Path, steps: int, ignored_groups: list[str]) -> No
     if ignored_groups:
         groups = ", ".join(ignored_groups)
         print(
-            f"ignored: {groups}, because the run has other settings there; "
-            f"sample.py ckpt={run} draws and scores (evaluate=true) with new ones"
+            f"ignored: new settings of {groups}, with which the run was not trained; "
+            f"sample.py ckpt={run} draws samples, and with evaluate=true scores, with other ones"
         )
 
 

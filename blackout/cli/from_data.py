@@ -26,8 +26,9 @@ from blackout.training.lightning_module import Standalone
 from blackout.training.model import INITIALISATION, Model, check_sampling_arguments
 from blackout.training.optimization import Optimization, ema_decay
 
+# family of arrays of counts -> its recipe; the other families have one recipe each
 DEFAULT_RECIPES = {"blackout": "counts", "energy": "counts"}
-"""Family of arrays of counts -> its recipe; the other families have one recipe each."""
+# what commands set, and what in a script the Trainer or the arguments of `from_data` do
 PROGRAM_SETTINGS = {
     "callbacks",
     "dataset",
@@ -39,9 +40,8 @@ PROGRAM_SETTINGS = {
     "run_id",
     "trainer",
 }
-"""What commands set, and what in a script the Trainer or the arguments of `from_data` do."""
+# arguments of `Optimization`, by its own names
 OPTIMIZATION_SETTINGS = ("lr", "factory", "warmup_steps", "decay_steps")
-"""Arguments of `Optimization`, by its own names."""
 
 
 def from_data(  # noqa: PLR0913 - keyword-only settings of a run

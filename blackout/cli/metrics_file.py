@@ -31,17 +31,19 @@ def write_scores(report: Plain, path: Path, references: References = References(
     write_json(content, path)
 
     hidden = {f"{name}_error" for name in values}
-    for name, known in reference_values.items():
-        hidden |= {f"{name}_{reference}" for reference in known}
+    for name, score_references in reference_values.items():
+        hidden |= {f"{name}_{reference}" for reference in score_references}
     for name, value in values.items():
         if not isinstance(value, int | float) or name.startswith("class_share_") or name in hidden:
             continue
         line = f"{name}: {value:.4f}"
         if f"{name}_error" in values:
             line += f" ± {values[f'{name}_error']:.4f}"
-        known = reference_values.get(name, {})
-        if known:
-            numbers = [f"{label(reference)} {number:.4f}" for reference, number in known.items()]
+        score_references = reference_values.get(name, {})
+        if score_references:
+            numbers = [
+                f"{label(reference)} {number:.4f}" for reference, number in score_references.items()
+            ]
             line += f" ({', '.join(numbers)})"
         print(line)
     for name, comparison in report.get("comparisons", {}).items():
@@ -78,12 +80,12 @@ def collect_references(
         if strongest is not None:
             candidates[strongest] = report["baselines"][name][strongest]
 
-        known = dict(report.get("references", {}).get(name, {}))
-        known |= {key: value for key, value in candidates.items() if value is not None}
-        if not known and plain_name in references.ideal:
-            known = {IDEAL: references.ideal[plain_name]}
-        if known:
-            collected[name] = known
+        score_references = dict(report.get("references", {}).get(name, {}))
+        score_references |= {key: value for key, value in candidates.items() if value is not None}
+        if not score_references and plain_name in references.ideal:
+            score_references = {IDEAL: references.ideal[plain_name]}
+        if score_references:
+            collected[name] = score_references
     return collected
 
 
@@ -124,9 +126,9 @@ def describe_metrics(report: Plain, references: References = References()) -> di
         description = references.metrics.get(without_split(name))
         if description is not None:
             descriptions[name] = asdict(description)
-        known = report.get("metric_descriptions", {})
-        if name in known:
-            descriptions[name] = known[name]
+        own_descriptions = report.get("metric_descriptions", {})
+        if name in own_descriptions:
+            descriptions[name] = own_descriptions[name]
     return descriptions
 
 

@@ -1,4 +1,4 @@
-"""The copy of a run directory at an address of any store that `fsspec` knows, such as s3://bucket/runs."""
+"""The copy of a run directory in a remote store that `fsspec` can write, such as s3://bucket/runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from blackout.files import PART, replacing, working_folder
 from blackout.training.checkpoint_files import LAST, PREVIOUS, SIGNATURE_BYTES, signature
 
 LAST_CHECKPOINT = f"checkpoints/{LAST}"
+# hidden file of a run: signatures of the checkpoints that were copied to or from its address
 KNOWN_SIGNATURES = ".pushed"
-"""Hidden file of a run: signatures of the checkpoints that were copied to or from its address."""
 GLOB_CHARACTERS = frozenset("*?[")  # stores would read them as patterns
 
 
@@ -121,7 +121,10 @@ class Mirror:
         try:
             self.push()
         except Unobtainable as error:
-            print(f"warning: not copied: {error}; {self._folder} has all files", file=sys.stderr)
+            print(
+                f"warning: the copy of {self._folder} failed and is tried again later: {error}",
+                file=sys.stderr,
+            )
 
     def _copy(self, name: str) -> None:
         """Copy a file if it has changed."""
@@ -157,12 +160,12 @@ class Mirror:
             end = self._store.cat_file(f"{self._root}/{LAST_CHECKPOINT}", start=-SIGNATURE_BYTES)
         except FileNotFoundError:
             return
-        known = [signature(self._folder / LAST_CHECKPOINT)]
+        signatures = [signature(self._folder / LAST_CHECKPOINT)]
         with suppress(FileNotFoundError):  # nothing was copied from here yet
-            known += (self._folder / KNOWN_SIGNATURES).read_text(encoding="utf-8").splitlines()
+            signatures += (self._folder / KNOWN_SIGNATURES).read_text(encoding="utf-8").splitlines()
         refuse(
-            end.decode(errors="replace") not in known,
-            f"{self._address} has a checkpoint that {self._folder} does not know: "
+            end.decode(errors="replace") not in signatures,
+            f"{self._address} has a checkpoint that did not come from {self._folder}: "
             f"remove {self._folder} to continue from there, or choose another run_id",
         )
 
@@ -182,7 +185,7 @@ def mirror_of(config: Mapping[str, Any], run: Path) -> Mirror | None:
     return mirror
 
 
-def fetched(place: str) -> Path:
+def fetch_folder(place: str) -> Path:
     """Return the path of a run or model; of an address, the local folder after filling it.
 
     Raises:
@@ -190,7 +193,7 @@ def fetched(place: str) -> Path:
     """
     folder = working_folder(place)
     if folder != Path(place):
-        refuse(not Mirror(place, folder).fetch(), f"{place}: no run or model is there")
+        refuse(not Mirror(place, folder).fetch(), f"{place}: no run and no model is there")
     return folder
 
 

@@ -12,8 +12,8 @@ from blackout.distributed import computed_once
 from blackout.errors import refuse
 from blackout.files import numbered, refuse_links, results_folder
 
+# suffixes that no folder of results has
 FILE_SUFFIXES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tiff")
-"""Suffixes that no folder of results has."""
 
 
 def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterator[Path]:
@@ -28,7 +28,8 @@ def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterat
     if out is not None:
         is_file_name = Path(out).suffix.lower() in FILE_SUFFIXES and not Path(out).is_dir()
         refuse(
-            is_file_name, f"out={out} names a folder, for samples.npz and others: omit the suffix"
+            is_file_name,
+            f"out={out} must be a folder for samples.npz and other files: omit the suffix",
         )
         yield Path(out)
         return

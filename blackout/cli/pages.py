@@ -30,8 +30,8 @@ MAX_ANIMATION_BYTES = 4_000_000
 REDUCED_SIDE = 1000  # pixels of the longer side of a picture that was made smaller
 WEBP_QUALITY = 80
 MAX_DESCRIPTION = 2000  # characters of a picture's description
+# characters that no page shows, but for tabs and ends of lines
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters that no page shows, but for tabs and ends of lines."""
 PICTURE_CACHE = 512  # pictures that are remembered for the next page of a run
 
 

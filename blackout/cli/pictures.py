@@ -63,8 +63,8 @@ class Trajectory:
         longest_side = max(frames[0].size)
         if longest_side > MAX_WEBP_PIXELS:
             print(
-                f"left out: trajectory.webp, whose side of {longest_side:,} pixels is beyond the "
-                f"format's {MAX_WEBP_PIXELS:,}"
+                f"left out: trajectory.webp would be {longest_side:,} pixels wide or high, and the "
+                f"format allows {MAX_WEBP_PIXELS:,}"
             )
         else:
             _save_animation(frames, directory / "trajectory.webp")

@@ -20,10 +20,10 @@ from blackout.distributed import is_first
 from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
 
+# flags of Hydra with which the program only shows something
 SHOWING_FLAGS = frozenset(
     ["--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "-sc"]
 )
-"""Flags of Hydra with which the program only shows something."""
 MAX_WORD = 40  # characters of a word of the command line that a message repeats
 
 
@@ -70,7 +70,10 @@ def run(main: Callable[[], object], program: str) -> None:
                 raise MemoryError("settings cannot be composed") from error
             raise UserError(explain(error, program, words)) from error
         if failed_tables:
-            print(f"{len(failed_tables)} job(s) failed: {failed_tables[-1]}", file=sys.stderr)
+            print(
+                f"{len(failed_tables)} job(s) failed; the reasons are in {failed_tables[-1]}",
+                file=sys.stderr,
+            )
             failed_tables.clear()
             sys.exit(int(is_first()))  # a launcher would end the first process, which writes tables
 
@@ -96,7 +99,7 @@ def _refuse_values_for_groups(words: list[str]) -> None:
         is_value = not override.is_delete() and not override.is_sweep_override()
         if is_group and is_value and isinstance(override.value(), int | float | None):
             raise UserError(
-                f"{word}: a group takes the name of a choice: type {group}=none, or omit it"
+                f"{word}: {group} takes the name of a choice, such as {group}=none; or omit it"
             )
 
 
@@ -111,8 +114,8 @@ def _refuse_remote_sweep(words: list[str]) -> None:
     runs = settings.get("runs_dir", "").strip("'\"")
     if line.multirun and "://" in runs and "hydra.sweep.dir" not in settings:
         raise UserError(
-            f"runs_dir={runs}: the table of a sweep needs a local folder: "
-            "hydra.sweep.dir=sweeps/<name>"
+            f"runs_dir={runs} is a remote store, and the table of a sweep needs a local folder: "
+            "add hydra.sweep.dir=sweeps/<name>"
         )
 
 

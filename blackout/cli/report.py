@@ -25,7 +25,7 @@ def _run(options: argparse.Namespace) -> None:
         except (UserError, OSError) as error:  # the pages of the other runs are written first
             reason = error if isinstance(error, UserError) else UserError(summary(error))
             if first_error is not None:
-                warnings.warn(f"no page of {run}: {reason}", stacklevel=1)
+                warnings.warn(f"{run}: no page was written: {reason}", stacklevel=1)
             first_error = first_error or reason
     if first_error is not None:
         raise first_error

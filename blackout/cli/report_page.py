@@ -157,9 +157,9 @@ def collect_pictures(run: Path, score_places: Iterable[str]) -> RunPictures:
     last = run / "samples" / "final.png"
     previews = [path for path in paths if path.match("samples/step_*.png")]
     interval = 1 + sum(path.stat().st_size for path in previews) // MAX_PREVIEW_BYTES
-    chosen = previews[::-1][::interval][::-1]
+    selected = previews[::-1][::interval][::-1]
     if last in paths:
-        chosen.append(last)
+        selected.append(last)
     left_out: list[str] = []
     if interval > 1:
         left_out.append(f"{interval - 1} of every {interval} grids of training")
@@ -171,15 +171,15 @@ def collect_pictures(run: Path, score_places: Iterable[str]) -> RunPictures:
     for score_place in score_places:
         if "/" in score_place:
             folders[score_place.rpartition("/")[0]] = []
-    others = [path for path in paths if path not in {*previews, last}]
-    for path in [*chosen, *others]:
+    other_pictures = [path for path in paths if path not in {*previews, last}]
+    for path in [*selected, *other_pictures]:
         place = path.relative_to(run)
         loaded = load_picture(path, str(place), run)
         if loaded is not None:
             space -= len(loaded.source)
         if loaded is None or space < 0:
             left_out.append(str(place))
-        elif path in chosen:
+        elif path in selected:
             shown_previews.append(loaded)
         else:
             folders.setdefault(str(place.parent), []).append(loaded)

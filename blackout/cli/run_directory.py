@@ -26,12 +26,13 @@ from blackout.files import refuse_links, remove_parts, replacing, working_folder
 from blackout.safe_reading import parse_yaml, read_mapping
 from blackout.training.export import check_replaceable
 
+# what a failed run leaves for whoever looks for the reason; a directory without any is removed
 FAILURE_REPORTS = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
-"""What a failed run leaves for whoever looks for the reason; a directory without any is removed."""
 RUN_FOLDERS = ("checkpoints", "samples", "model")
 MAX_NAME_BYTES = 255  # of the name of a directory, in common file systems
 RUN_ID_LENGTH = 8  # hexadecimal digits
 
+# where files are and how results are computed or shown: other values give the same run
 UNRELATED_SETTINGS = frozenset(
     [
         "compile",
@@ -45,7 +46,7 @@ UNRELATED_SETTINGS = frozenset(
         "tf32",
     ]
 )
-"""Where files are and how results are computed or shown: other values give the same run."""
+# settings and groups that may change when a run is continued: length, pictures and scores
 CHANGEABLE_SETTINGS = UNRELATED_SETTINGS | {
     "callbacks",
     "experiment_name",
@@ -54,7 +55,7 @@ CHANGEABLE_SETTINGS = UNRELATED_SETTINGS | {
     "sampler",
     "trainer",
 }
-"""Settings and groups that may change when a run is continued: length, pictures and scores."""
+# settings in `CHANGEABLE_SETTINGS` that may not change, because they decide what a step does
 FIXED_SETTINGS = frozenset(
     [
         "trainer.accumulate_grad_batches",
@@ -64,7 +65,6 @@ FIXED_SETTINGS = frozenset(
         "trainer.precision",
     ]
 )
-"""Settings in `CHANGEABLE_SETTINGS` that may not change, because they decide what a step does."""
 
 
 def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
@@ -169,7 +169,7 @@ def check_run(directory: Path, config: Mapping[str, Any]) -> None:
             # Another process of this run may just have written its settings.
             for file in {*directory.glob("[!.]*")} - {path}:
                 raise UserError(
-                    f"{directory} is not a run directory, it contains {file.name}; "
+                    f"{directory} is not a run directory, because it contains {file.name}: "
                     "choose another run_id"
                 )
         check_replaceable(directory / "model")
@@ -253,8 +253,11 @@ def _settings_text(path: Path, config: Mapping[str, Any]) -> str:
     try:
         is_same = parse_yaml(text) == settings
     except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"the settings could not be read again from {path}: {error}") from None
-    refuse(not is_same, f"the settings could not be read again from {path}: some name is unusual")
+        raise UserError(f"{path} would not give these settings again: {error}") from None
+    refuse(
+        not is_same,
+        f"{path} would not give these settings again: use names of plain letters and digits",
+    )
     return text
 
 

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from blackout.cli.metrics_file import IDEAL, label
 from blackout.comparisons import is_comparison
 from blackout.errors import refuse
 from blackout.safe_reading import read_mapping
 
 MAX_FILE_BYTES = 4_000_000  # of a file of settings or scores
+# names of reference values that a score cannot surpass except by chance
 TARGETS = ("held_out_data", "exact", "optimum", "ceiling", IDEAL)
-"""Names of reference values that a score cannot surpass except by chance."""
 MAX_CARDS = 12  # scores that are shown large
 MAX_PLACE = 1.14  # a card's marker lies at most this far right, and 0.14 left, of its two ends
 BETTER_IN_WORDS = {
@@ -25,6 +27,7 @@ BETTER_IN_WORDS = {
 ERROR_DIGITS = 2  # significant digits of an error
 VALUE_DIGITS = 4  # significant digits of a value without an error
 MAX_DECIMALS = 6
+# parts of metrics.json that pages read as mappings
 MAPPINGS = (
     "values",
     "references",
@@ -35,9 +38,8 @@ MAPPINGS = (
     "data",
     "metric_descriptions",
 )
-"""Parts of metrics.json that pages read as mappings."""
+# parts of metrics.json that pages read as lists of text and numbers
 LISTS = ("warnings", "seeds")
-"""Parts of metrics.json that pages read as lists of text and numbers."""
 MAX_LISTED = 1000  # entries of such a list that are shown
 MAX_RUN_FILES = 1000  # files of scores of one run that are read
 ERROR_SUFFIXES = ("error", "std", "low", "high")
@@ -63,7 +65,7 @@ def read_scores(run: Path) -> dict[str, dict[str, Any]]:
     paths += sorted(run.glob("*/*/metrics.json"))
     refuse(
         len(paths) > MAX_RUN_FILES,
-        f"{run} has more than {MAX_RUN_FILES:,} files metrics.json, and no page shows so many",
+        f"{run} has {len(paths):,} files metrics.json, and a page shows at most {MAX_RUN_FILES:,}",
     )
     contents = {
         str(path.relative_to(run)): read_mapping(path, run, MAX_FILE_BYTES)
@@ -99,9 +101,9 @@ def _check_types(content: dict[str, Any]) -> None:
         content[name] = [value for value in entries if isinstance(value, int | float | str)]
     content["values"] = {name: _finite(value) for name, value in content["values"].items()}
     content["references"] = {
-        name: {key: value for key, value in known.items() if _is_finite(value)}
-        for name, known in content["references"].items()
-        if isinstance(known, Mapping)
+        name: {key: value for key, value in values.items() if _is_finite(value)}
+        for name, values in content["references"].items()
+        if isinstance(values, Mapping)
     }
     content["metric_descriptions"] = {
         name: description
@@ -109,7 +111,9 @@ def _check_types(content: dict[str, Any]) -> None:
         if isinstance(description, Mapping)
     }
     content["comparisons"] = {
-        name: known for name, known in content["comparisons"].items() if is_comparison(known)
+        name: comparison
+        for name, comparison in content["comparisons"].items()
+        if is_comparison(comparison)
     }
 
 
@@ -164,10 +168,10 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     cards = []
     for name in names[:MAX_CARDS]:
-        known = dict(_finite_numbers(references.get(name) or {}))
+        score_references = dict(_finite_numbers(references.get(name) or {}))
         value = numbers[name]
         error = numbers.get(f"{name}_error", numbers.get(f"{name}_std"))
-        decimals = num_decimals(value, error, known.values())
+        decimals = num_decimals(value, error, score_references.values())
         description = descriptions.get(name, {})
         cards.append(
             {
@@ -176,16 +180,19 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "error": error and float(f"{error:.{ERROR_DIGITS}g}"),
                 "unit": description.get("unit", ""),
                 "better": BETTER_IN_WORDS.get(str(description.get("better")), ""),
-                "place": _place(value, known),
+                "place": _place(value, score_references),
                 "references": [
-                    (label(key), round_to(reference, decimals)) for key, reference in known.items()
+                    (label(key), round_to(reference, decimals))
+                    for key, reference in score_references.items()
                 ],
             }
         )
     return cards
 
 
-def num_decimals(value: float, error: float | None, others: Iterable[float] = ()) -> int | None:
+def num_decimals(
+    value: float, error: float | None, other_values: Iterable[float] = ()
+) -> int | None:
     """Return how many decimals of a value to show; None for `VALUE_DIGITS` significant digits.
 
     They are as many as two significant digits of its error have. Without an error they are as many
@@ -194,9 +201,9 @@ def num_decimals(value: float, error: float | None, others: Iterable[float] = ()
     Args:
         value: to be shown.
         error: its standard error; None or 0 if unknown.
-        others: values that are shown next to it, and should not read the same.
+        other_values: values that are shown next to it, and should not read the same.
     """
-    differences = [abs(other - value) for other in others]
+    differences = [abs(other - value) for other in other_values]
     scale = error or min((gap for gap in differences if gap > 0), default=0.0)
     if not math.isfinite(scale) or scale <= 0 or not math.isfinite(value):
         return None
@@ -240,6 +247,22 @@ def best_row(
     if description.get("better") == "higher":
         return max(numbers, key=numbers.__getitem__)
     return None
+
+
+def mean_and_error(values: Iterable[float]) -> tuple[float | None, float | None]:
+    """Return the mean of a score over seeds, and its standard error.
+
+    Returns:
+        None for the mean of no values; None for the error of fewer than two.
+    """
+    numbers = np.array(list(values), float)
+    if len(numbers) == 0:
+        return None, None
+    with np.errstate(all="ignore"):  # squares of large scores may overflow
+        mean = float(numbers.mean())
+        if len(numbers) == 1:
+            return mean, None
+        return mean, float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
 
 
 def round_to(value: float, decimals: int | None) -> float:

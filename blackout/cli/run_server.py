@@ -225,7 +225,10 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         with open_regular(run / "report.html", run) as file:
             content = file.read(MAX_PAGE_BYTES + 1)
-        refuse(len(content) > MAX_PAGE_BYTES, f"{run / 'report.html'} is too large")
+        refuse(
+            len(content) > MAX_PAGE_BYTES,
+            f"{run / 'report.html'} has more than {MAX_PAGE_BYTES:,} bytes, and is not shown",
+        )
         return content
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -78,7 +78,7 @@ def sample(cfg: DictConfig) -> Path:
     sources = [name for name in ("ckpt", "prior", "samples") if config[name]]
     refuse(
         not sources,
-        "ckpt must be given: a run directory, a .ckpt file or an exported model directory",
+        "ckpt=<path> must be given: a run directory, a .ckpt file or an exported model directory",
     )
     refuse(
         "prior" in sources and len(sources) > 1,
@@ -98,8 +98,8 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
     start = time.perf_counter()
     selected = parse_indices(config)
 
-    # 1. The model, what is asked of it, and the number of samples.
-    model, family, place = load_requested(config)
+    # 1. The model, the request, and the number of samples.
+    model, family, path = load_requested(config)
     with error_context("sample"):
         request = parse_request(config, model)
         draw = family.draw(model, request)
@@ -125,7 +125,7 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         names += SCORE_SETTINGS
     compared_data = {} if scoring is None else data_hashes(scoring.source)
     results_key = request_key([samples_key, [config[name] for name in names], compared_data])
-    folders = output_folders(optional_path(config, "out"), place, draw.names.folder)
+    folders = output_folders(optional_path(config, "out"), path, draw.names.folder)
 
     batch_size = min(draw.batch_size, num_rows)  # the network's rounding depends on it
     trajectory = None
@@ -134,16 +134,18 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
     with shared_folder(folders, results_key) as out:
         # 4. Draw in batches, each of which is kept on disk until all are drawn.
         machine_key = bits_key(samples_key, model, batch_size, config["compile"], config["tf32"])
-        kept = out / f".drawn-{machine_key}{PART}.batches"
+        batch_folder = out / f".drawn-{machine_key}{PART}.batches"
         parts = my_batches(indices, batch_size)
-        batches = partial(resume_or_draw_batches, draw, parts, config["seed"], batch_size, kept)
+        batches = partial(
+            resume_or_draw_batches, draw, parts, config["seed"], batch_size, batch_folder
+        )
         # Other processes may have no batch in the last round.
         num_rounds = -(-len(indices) // (batch_size * world_size()))
         writer = None
         if rank() == 0:
             writer = SampleWriter(draw, indices, config["seed"], out, config["shown"])
-        drawn = closing(with_progress(batches, draw.steps, num_rounds, trajectory))
-        with writer or nullcontext(), drawn as numbered_samples:
+        progress = closing(with_progress(batches, draw.steps, num_rounds, trajectory))
+        with writer or nullcontext(), progress as numbered_samples:
             for numbers, samples in numbered_samples:
                 if scoring is not None and scoring.scores is not None and samples:
                     scoring.scores.update(samples, numbers.to(samples["samples"].device))
@@ -159,7 +161,9 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         if writer is not None:
             source = None if scoring is None else scoring.source
             writer.finish(report, sample_provenance(config, model, draw, start, source))
-            shutil.rmtree(kept, ignore_errors=True)  # last: a signal may come at any time before
+            shutil.rmtree(
+                batch_folder, ignore_errors=True
+            )  # last: a signal may come at any time before
     return out
 
 
@@ -180,8 +184,8 @@ def parse_indices(config: Mapping[str, Any]) -> Tensor | None:
         )
     if config["evaluate"]:
         raise UserError(
-            "indices draws single samples again, but scores need all samples: "
-            "omit indices or evaluate"
+            "indices=... draws single samples again, but evaluate=true scores all samples: "
+            "omit one of the two"
         )
     return torch.tensor(indices, dtype=torch.int64)
 

@@ -1,4 +1,4 @@
-"""Drawing samples in batches that survive a kill, and writing them in order."""
+"""Drawing samples in batches that a killed command leaves on disk, and writing them in order."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def resume_or_draw_batches(
     parts: Sequence[Tensor],
     seed: int,
     batch_size: int,
-    kept: Path,
+    folder: Path,
     watch: Watch,
     *,
     redraw_first: bool,
 ) -> Drawn:
-    """Yield batches of samples, those that an earlier, killed command drew from disk.
+    """Yield batches of samples, from disk where a killed command has drawn them already.
 
     Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
 
@@ -45,29 +45,29 @@ def resume_or_draw_batches(
         parts: indices of this process's batches, int64 [b] each.
         seed: of the samples.
         batch_size: of all batches but the last.
-        kept: folder of the batches, of this command alone.
-        watch: as for `Draw.batches`; of a batch that was drawn earlier it hears every step at once.
+        folder: of the batches on disk, of this command alone.
+        watch: as for `Draw.batches`; for a batch from disk it is called for every step at once.
         redraw_first: draw the first batch in any case, so that `watch` sees its states.
 
     Yields:
         (indices [b], samples), new or from disk.
     """
     for number, part in enumerate(parts):
-        file = kept / f"{int(part[0])}-{int(part[-1])}.safetensors"
-        samples = None
+        file = folder / f"{int(part[0])}-{int(part[-1])}.safetensors"
+        stored = None
         if draw.resumable and not (redraw_first and number == 0):
-            samples = _load_batch(file)
-        if samples is not None:
+            stored = _load_batch(file)
+        if stored is not None:
             for step in range(1, draw.steps + 1):
-                watch(step, draw.steps, samples["samples"])
-            yield part, samples
+                watch(step, draw.steps, stored["samples"])
+            yield part, stored
             continue
-        for indices, drawn in draw.batches(part, seed, batch_size, watch):
+        for indices, samples in draw.batches(part, seed, batch_size, watch):
             if draw.resumable:
                 with replacing(file) as hidden:
-                    tensors = {name: values.cpu().contiguous() for name, values in drawn.items()}
+                    tensors = {name: values.cpu().contiguous() for name, values in samples.items()}
                     save_tensors(tensors, hidden, {HASH_NAME: hash_tensors("", tensors)})
-            yield indices, drawn
+            yield indices, samples
 
 
 def _load_batch(file: Path) -> dict[str, Tensor] | None:
@@ -112,16 +112,17 @@ def with_progress(
             now = time.monotonic()
             if prints_lines and done and now - last_line > SECONDS_BETWEEN_LINES:
                 last_line = now
-                left = timedelta(seconds=round((now - start) * (total - done) / done))
+                time_left = timedelta(seconds=round((now - start) * (total - done) / done))
                 print(
-                    f"step {done:,.0f} of {total:,} of all batches, about {left} left", flush=True
+                    f"step {done:,.0f} of {total:,} of all batches, about {time_left} left",
+                    flush=True,
                 )
             if trajectory is not None:
                 trajectory.add(step, steps, state)
 
-        drawn = batches(watch, redraw_first=trajectory is not None)
+        new_batches = batches(watch, redraw_first=trajectory is not None)
         for _ in range(num_rounds):
-            yield next(drawn, (torch.arange(0), {}))
+            yield next(new_batches, (torch.arange(0), {}))
 
 
 class SampleWriter(ExitStack):

@@ -1,4 +1,4 @@
-"""What `sample.py` is asked for: the model, the data to compare with, the family's settings."""
+"""The request of `sample.py`: the model, the data to compare with, and settings of the family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from blackout.cli.mirror import fetched
+from blackout.cli.mirror import fetch_folder
 from blackout.cli.run_results import read_settings
 from blackout.config.allowed_components import copy_plain_values, find_allowed
 from blackout.config.descriptions import add_defaults
@@ -19,6 +19,7 @@ from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
+# settings of this program; all others belong to the model's family
 PROGRAM_SETTINGS = frozenset(
     [
         "ckpt",
@@ -43,14 +44,13 @@ PROGRAM_SETTINGS = frozenset(
         "trusted",
     ]
 )
-"""Settings of this program; all others belong to the model's family."""
 SAMPLER_GROUPS = {"correction", "guidance"}  # parts of a sampler with null settings of their own
 
 
 def load_requested(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
-    """Return the trained model, or the distribution in its place, with its family and its place.
+    """Return the trained model, or the exact prior, with its family and its path.
 
-    The place is a file or folder next to which results are written.
+    Results are written next to the path, a file or a folder.
 
     Raises:
         UserError: the model cannot be loaded.
@@ -68,52 +68,55 @@ def load_requested(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, P
             )
         name = str(prior.config.get("prior", "prior"))
         return prior.eval(), cast(ComponentFamily, prior.family), Path("runs") / name / "prior"
-    ckpt = fetched(str(optional_path(config, "ckpt")))
+    ckpt = fetch_folder(str(optional_path(config, "ckpt")))
     is_simulated = str(config.get("measurement")).startswith(("test:", "val:", "train:"))
     settings = dict(config)
     if config["dataset"] or config["evaluate"] or is_simulated:
         settings["dataset"] = choose_dataset(ckpt, config["dataset"])
     for name in config["trusted"]:
         is_module = isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
-        refuse(not is_module, f"trusted must be a list of names of modules, not {name!r} in it")
+        refuse(
+            not is_module,
+            f"trusted must be a list of module names, such as [my_package], not {name!r}",
+        )
     model, family = load_trained(str(ckpt), settings, tuple(config["trusted"]))
     return model, family, ckpt
 
 
-def choose_dataset(run: Path, chosen: Any) -> Any:
-    """Return the data set to compare with: the chosen one, or the file that the run was trained on.
+def choose_dataset(run: Path, requested: Any) -> Any:
+    """Return the requested data set, or the file that the run was trained on, for comparisons.
 
     If both are the same file, the run's settings are used: they decide the split, and others would
     hold out samples that the model was trained on.
 
     Args:
         run: of the model; any other path leaves the choice as it is.
-        chosen: description of a data set, or null.
+        requested: description of a data set, or null.
 
     Raises:
         UserError: the run's data set has components among its settings.
     """
     if not (run / "config.yaml").exists():
-        return chosen
+        return requested
     trained: Any = read_settings(run).get("dataset")
     address = trained.get("_target_") if isinstance(trained, Mapping) else None
     is_known = isinstance(address, str) and find_allowed(address, "dataset") is not None
     if not is_known or "path" not in trained:
-        return chosen
+        return requested
     trained = copy_plain_values(trained, "dataset")
-    if chosen and _file_of(chosen) != _file_of(trained):
-        return chosen
+    if requested and _reader_and_path(requested) != _reader_and_path(trained):
+        return requested
     if any("_target_" in str(value) for name, value in trained.items() if name != "_target_"):
         raise UserError(
-            f"{run / 'config.yaml'}: a data set of files may have plain values only as settings"
+            f"{run / 'config.yaml'}: the settings of its data set must be without _target_"
         )
     typed = {
-        name: value for name, value in (chosen or {}).items() if is_overridden(f"dataset.{name}")
+        name: value for name, value in (requested or {}).items() if is_overridden(f"dataset.{name}")
     }
     dataset = {**trained, **typed}
-    if not chosen:
+    if not requested:
         dataset |= _without_writing(dataset, typed)
-    if dataset != chosen:
+    if dataset != requested:
         path = escaped(dataset.get("path"))
         settings = escaped(run / "config.yaml")
         print(f"data: {path}, with the settings of {settings}")
@@ -172,7 +175,8 @@ def remove_nulls(value: Any) -> Any:
     return {name: part for name, part in parts.items() if part is not None} or None
 
 
-def _file_of(dataset: Any) -> tuple[str, Path]:
+def _reader_and_path(dataset: Any) -> tuple[str, Path]:
+    """Return the reader of a data set of files and the real path of its file."""
     path = Path(os.path.realpath(Path(str(dataset.get("path"))).expanduser()))
     return str(dataset.get("_target_")), path
 

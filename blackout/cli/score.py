@@ -39,8 +39,8 @@ INCEPTION = {
     "scores": ["fid", "is", "kid", "prdc"],
 }
 MIN_INCEPTION_SIDE = 32  # pixels, of CIFAR-10, for which FID and IS are published
+# files that a folder with scores of a file must not have yet; the last marks a run directory
 SCORE_FILES = ("metrics.json", "scores.png", "config.yaml")
-"""Files that a folder with scores of a file must not have yet; the last marks a run directory."""
 BATCH_SIZE = 512  # samples of a file that are scored together
 
 
@@ -74,8 +74,8 @@ class Scoring:
             self.scores = self.scorer.begin(self.source, num_samples, model.device)
         elif not _is_none_chosen() and isinstance(self.source, Conditional) and rank() == 0:
             print(
-                "left out: scores of samples: the model names none, and the data are not images "
-                f"of at least {MIN_INCEPTION_SIDE} pixels; metrics=counts chooses some"
+                "left out: scores of samples, because the model has no metrics, and data are not "
+                f"images of at least {MIN_INCEPTION_SIDE} pixels; metrics=counts chooses some"
             )
 
     def report(self, draw: Draw, out: Path) -> dict[str, Any]:
@@ -134,12 +134,14 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     samples_path = Path(str(optional_path(config, "samples")))
 
     # 1. Data, scores and samples.
-    refuse(not config["dataset"], "samples= needs the data set to compare with: dataset=...")
+    refuse(not config["dataset"], "samples=<file> is compared with a data set: add dataset=<name>")
     dataset = fill_statistics(config["dataset"], {"data_dir": config["data_dir"]}, "dataset")
     source: Source = instantiate(dataset, "dataset")
     scorer = find_scorer(config, {}, source)
     if scorer is None:
-        raise UserError("metrics=none scores nothing; choose counts, digits, mnist or inception")
+        raise UserError(
+            "metrics=none computes no scores: choose counts, digits, mnist or inception"
+        )
     samples = scorer.read(samples_path, source)
     condition = {}
     if "classes" in samples and isinstance(source, Conditional):

@@ -59,7 +59,7 @@ def _graph_parser(flows: Any) -> CommandParser:
         "--ckpt", type=Path, help="a trained flow, whose held-out graphs are solved"
     )
     parser.add_argument(
-        "--method", choices=flows.graph_methods, default="milp", help="default: milp"
+        "--method", choices=flows.graph_methods, default="milp", help="default: %(default)s"
     )
     parser.add_argument(
         "--oracle",
@@ -70,28 +70,30 @@ def _graph_parser(flows: Any) -> CommandParser:
         "--colours",
         type=int,
         default=GRAPH_DEFAULTS["colours"],
-        help="of colouring, which colours as many nodes as it can (default: 3)",
+        help="of colouring, which colours as many nodes as it can (default: %(default)s)",
     )
     parser.add_argument("--unit-weights", action="store_true", help="take all weights as 1")
     parser.add_argument(
         "--chains",
         type=int,
         default=GRAPH_DEFAULTS["chains"],
-        help="chains of anneal, or tries of greedy, for every graph (default: 16)",
+        help="chains of anneal, or tries of greedy, for every graph (default: %(default)s)",
     )
     parser.add_argument(
         "--sweeps",
         type=int,
         default=GRAPH_DEFAULTS["sweeps"],
-        help="largest number of sweeps of anneal (default: 1000)",
+        help="largest number of sweeps of anneal (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
         type=float,
         default=GRAPH_DEFAULTS["seconds"],
-        help="largest processor time for every graph (default: 60)",
+        help="largest processor time for every graph (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=GRAPH_DEFAULTS["seed"], help="default: 0")
+    parser.add_argument(
+        "--seed", type=int, default=GRAPH_DEFAULTS["seed"], help="default: %(default)s"
+    )
     parser.add_argument(
         "--out", type=Path, help="a folder (default: solve in the run of --ckpt, else in runs)"
     )

@@ -7,9 +7,7 @@ as `summary.csv`.
 from __future__ import annotations
 
 import csv
-import math
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,8 @@ from omegaconf import DictConfig
 
 RESULTS = "results.csv"
 SUMMARY = "summary.csv"
+# columns of results.csv before those of the scores
 RESULT_COLUMNS = ["job", "state", "error", "overrides", "run", "seconds"]
-"""Columns of results.csv before those of the scores."""
 SEED = "seed"  # the setting over which scores are averaged
 MAX_PRINTED_SCORES = 5  # in the terminal; the file has all
 MAX_CELL = 32  # characters of a setting's value in the terminal
@@ -132,23 +130,26 @@ def group_jobs(jobs: Sequence[Mapping[str, str]]) -> list[Group]:
     for job, settings in zip(jobs, words, strict=True):
         key = tuple(settings.get(name, "") for name in varying)
         members.setdefault(key, []).append(job)
-    return [_group(dict(zip(varying, key, strict=True)), part) for key, part in members.items()]
+    return [_average(dict(zip(varying, key, strict=True)), part) for key, part in members.items()]
 
 
-def _group(settings: Mapping[str, str], jobs: Sequence[Mapping[str, str]]) -> Group:
+def _average(settings: Mapping[str, str], jobs: Sequence[Mapping[str, str]]) -> Group:
     """Return the means of all numbers of some jobs."""
+    from blackout.cli.run_results import mean_and_error
+
     means: dict[str, float] = {}
     errors: dict[str, float] = {}
     for name in [name for name in jobs[0] if name not in RESULT_COLUMNS]:
-        numbers = [number for job in jobs if (number := _number(job[name])) is not None]
-        if numbers:
-            means[name] = statistics.fmean(numbers)
-        if len(numbers) > 1:
-            errors[name] = statistics.stdev(numbers) / math.sqrt(len(numbers))
+        numbers = [_parse_number(job[name]) for job in jobs]
+        mean, error = mean_and_error(number for number in numbers if number is not None)
+        if mean is not None:
+            means[name] = mean
+        if error is not None:
+            errors[name] = error
     return Group(settings, len(jobs), means, errors)
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Return the number that a cell contains; None for other text."""
     try:
         return float(text)
@@ -201,15 +202,15 @@ def format_table(
     from blackout.cli.run_results import BETTER_IN_WORDS
 
     described = [name for name in scores if descriptions.get(name, {}).get("better")]
-    shown = (described or list(scores))[:MAX_PRINTED_SCORES]
+    printed = (described or list(scores))[:MAX_PRINTED_SCORES]
     settings = list(groups[0].settings)
 
     # 1. Cells.
-    table = [[*settings, "jobs", *shown]]
+    table = [[*settings, "jobs", *printed]]
     for number, group in enumerate(groups):
         cells = [value[:MAX_CELL] for value in group.settings.values()]
         cells.append(str(group.num_jobs))
-        for name in shown:
+        for name in printed:
             mark = "*" if best[name] == number else ""
             cells.append(mark + _format(group.means.get(name), group.errors.get(name)))
         table.append(cells)
@@ -220,12 +221,12 @@ def format_table(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in table
     ]
-    for name in shown:
+    for name in printed:
         description = descriptions.get(name, {})
         words = [description.get("unit", ""), BETTER_IN_WORDS.get(description.get("better"), "")]
         meaning = ", ".join(word for word in words if word)
         lines.append(f"{name}: {meaning}" if meaning else name)
-    if any(best[name] is not None for name in shown):
+    if any(best[name] is not None for name in printed):
         lines.append("* the best mean; ± is the standard error over seeds")
     return lines
 

@@ -70,8 +70,10 @@ def claim(folder: Path) -> None:
     record.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(record.with_suffix(".lock")):
         if record.exists() and record.read_text(encoding="utf-8") != job_number:
-            other = record.read_text(encoding="utf-8")
-            raise UserError(f"job {other} of this sweep has {folder}: omit run_id=, or vary it too")
+            owner = record.read_text(encoding="utf-8")
+            raise UserError(
+                f"job {owner} of this sweep writes to {folder}: omit run_id=, or vary it too"
+            )
         record.write_text(job_number, encoding="utf-8")
 
 
@@ -140,7 +142,7 @@ def number_of_jobs(words: list[str]) -> int | None:
             return None
         sweeps = [override for override in overrides if override.is_sweep_override()]
         return math.prod(len(list(override.sweep_string_iterator())) for override in sweeps)
-    except HydraException:
+    except HydraException:  # Hydra refuses these words itself, with a message about them
         return None
 
 

@@ -75,6 +75,7 @@ from blackout.training.loggers import continue_run, dashboards
 from blackout.training.model import Model
 from blackout.training.optimization import Optimization
 
+# groups whose choices the first lines of a run print
 PRINTED_GROUPS = frozenset(
     [
         "experiment",
@@ -98,7 +99,6 @@ PRINTED_GROUPS = frozenset(
         "baseline",
     ]
 )
-"""Groups whose choices the first lines of a run print."""
 MAX_WARMUP_SHARE = 0.1  # of a run's steps; a longer rise of the learning rate is pointed out
 
 
@@ -205,25 +205,28 @@ def train(cfg: DictConfig) -> Path:
     return directory
 
 
-def find_start(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
+def find_start(directory: Path, ckpt_path: str | None) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint from which a run continues, with its content; None for a new run.
 
     Args:
         directory: of the run.
-        other: a checkpoint, or the directory of a run, from which a run without a checkpoint of its
-            own continues.
+        ckpt_path: a checkpoint, or the directory of a run, from which a run without checkpoints of
+            its own continues.
 
     Raises:
         UserError: there is no such checkpoint, or it is damaged.
     """
     path = find_checkpoint(directory / "checkpoints")
-    if path is None and other is not None:
-        other_path = Path(other).expanduser()
+    if path is None and ckpt_path is not None:
+        other_path = Path(ckpt_path).expanduser()
         if other_path.is_file():
             path = other_path
         else:
             path = find_checkpoint(other_path / "checkpoints") or find_checkpoint(other_path)
-        refuse(path is None, f"ckpt_path={other}: there is no checkpoint")
+        refuse(
+            path is None,
+            f"ckpt_path={ckpt_path} has no checkpoint: give a .ckpt file or a run with one",
+        )
     if path is None:
         return None, None
     checkpoint = read_checkpoint(path)
@@ -288,9 +291,9 @@ def print_summary(
         ]
         print(f"chosen:  {' '.join(choices)}")
     print(f"scores:  {describe_scores(config)}")
-    others = unused_devices(config["trainer"])
-    if others:
-        print(f"devices: {others}")
+    idle_devices = unused_devices(config["trainer"])
+    if idle_devices:
+        print(f"devices: {idle_devices}")
     print(f"run:     {escaped(run)}{' (continued)' if is_continued else ''}", flush=True)
 
 
@@ -318,7 +321,7 @@ def describe_scores(config: Plain) -> str:
     callback = (config["callbacks"] or {}).get("scores")
     metrics = config["metrics"]
     if not callback or not metrics:
-        return "none of samples; metrics=... chooses some"
+        return "none of samples (metrics=<name> chooses some)"
     names = ", ".join(metrics.get("scores", ()))
     if not names:
         names = str(metrics["_target_"]).rpartition(".")[2]

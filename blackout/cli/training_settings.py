@@ -20,6 +20,7 @@ from blackout.errors import UserError, refuse
 from blackout.protocols import Source
 from blackout.training.family import ComponentFamily
 
+# argument of the Trainer that this program sets itself -> what to type instead
 PROGRAM_ARGUMENTS = {
     "logger": "logger=none, tensorboard, wandb or [tensorboard,wandb]",
     "callbacks": "+callbacks.<name>={_target_: ...}",
@@ -31,7 +32,6 @@ PROGRAM_ARGUMENTS = {
     "use_distributed_sampler": None,
     "reload_dataloaders_every_n_epochs": None,
 }
-"""Argument of the Trainer that this program sets itself -> what to type instead."""
 COUNT_ARGUMENTS = (
     "accumulate_grad_batches",
     "log_every_n_steps",
@@ -40,12 +40,12 @@ COUNT_ARGUMENTS = (
     "val_check_interval",
 )
 MAX_COUNT = 10**10  # no run could take more steps
+# argument of the Trainer in epochs -> the one in steps
 STEP_ARGUMENTS = {
     "max_epochs": "max_steps",
     "min_epochs": "max_steps",
     "check_val_every_n_epoch": "val_check_interval",
 }
-"""Argument of the Trainer in epochs -> the one in steps."""
 MAX_BFLOAT16_RATIO = 0.75  # a convolution must be this much faster for a whole step to be faster
 
 

@@ -81,19 +81,19 @@ MAX_KEY_LENGTH = 200  # characters
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def copy_plain_values(node: Any, where: str) -> Any:
+def copy_plain_values(node: Any, setting: str) -> Any:
     """Return a copy in mappings, lists, text, numbers, truth values and null; tuples become lists.
 
     Args:
         node: as it was read from a file.
-        where: its name, for messages.
+        setting: its name, for messages.
 
     Raises:
         UserError: any other type, an interpolation (`${...}`), NaN, a number beyond 64 bits, or
             containers too deep or too large for a description.
     """
-    check_size(node, f"{where}: too deep or too large for the description of a model")
-    return _copy_node(node, where)
+    check_size(node, f"{setting}: too deep or too large for the description of a model")
+    return _copy_node(node, setting)
 
 
 def check_size(node: Any, message: str) -> None:
@@ -162,11 +162,11 @@ def component_from_file(
         UserError: as for `check_components`.
     """
 
-    def without_locations(mapping: dict[str, Any], where: str) -> dict[str, Any]:
+    def without_locations(mapping: dict[str, Any], setting: str) -> dict[str, Any]:
         return {key: mapping[key] for key in mapping if key not in COMMAND_LINE_ARGUMENTS}
 
-    def locations(component: dict[str, Any], where: str) -> dict[str, Any]:
-        parameters = inspect.signature(find_target(component, where)).parameters
+    def locations(component: dict[str, Any], setting: str) -> dict[str, Any]:
+        parameters = inspect.signature(find_target(component, setting)).parameters
         values = {"data_dir": data_dir, "download": False}
         return {name: value for name, value in values.items() if name in parameters}
 
@@ -178,7 +178,7 @@ def component_from_file(
 def remove_paths(config: Any) -> Any:
     """Return a description without the paths that a model file must not name, to be written."""
 
-    def without_paths(mapping: dict[str, Any], where: str) -> dict[str, Any]:
+    def without_paths(mapping: dict[str, Any], setting: str) -> dict[str, Any]:
         return {
             key: value
             for key, value in mapping.items()
@@ -202,12 +202,12 @@ class _Checker:
         self._section = section
         self._trusted = trusted
 
-    def check(self, node: Any, where: str, argument: str, *, is_inside_trusted: bool) -> None:
+    def check(self, node: Any, setting: str, argument: str, *, is_inside_trusted: bool) -> None:
         """Check a node, the value of `argument`.
 
         Args:
             node: plain containers.
-            where: its dotted name, for messages.
+            setting: its dotted name, for messages.
             argument: name of the argument whose value it is; a list passes it on to its items.
             is_inside_trusted: whether a trusted component of the user's contains it; such
                 components have arguments of their own, for which anything marked may stand.
@@ -215,48 +215,48 @@ class _Checker:
         if isinstance(node, str):
             if argument in PATH_ARGUMENTS and node not in ALLOWED_WORDS.get(argument, ()):
                 raise UserError(
-                    f"{where}: a model file may not say where something is "
-                    f"({reprlib.repr(node)}); the command line does"
+                    f"{setting}: a model file may not contain a path or an address, such as "
+                    f"{reprlib.repr(node)}: give it on the command line"
                 )
         elif isinstance(node, list):
             for item in node:
                 if isinstance(item, str | list | Mapping):
-                    self.check(item, where, argument, is_inside_trusted=is_inside_trusted)
+                    self.check(item, setting, argument, is_inside_trusted=is_inside_trusted)
         elif isinstance(node, Mapping):
-            self._check_mapping(node, where, argument, is_inside_trusted)
+            self._check_mapping(node, setting, argument, is_inside_trusted)
 
     def _check_mapping(
-        self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool
+        self, node: Mapping[str, Any], setting: str, argument: str, is_inside_trusted: bool
     ) -> None:
         reserved = COMPONENT_KEYS if "_target_" in node else ()
         for key in node:
             if key.startswith("_") and key not in reserved:
                 raise UserError(
-                    f"{where}: {reprlib.repr(key)} is not an argument that a model file may give"
+                    f"{setting}: {reprlib.repr(key)} is not an argument that a model file may give"
                 )
-        if reserved and self._check_component(node, where, argument, is_inside_trusted):
+        if reserved and self._check_component(node, setting, argument, is_inside_trusted):
             is_inside_trusted = True
         elif reserved:
             is_inside_trusted = False
         for key, value in node.items():
             if key not in reserved:
-                self.check(value, f"{where}.{key}", key, is_inside_trusted=is_inside_trusted)
+                self.check(value, f"{setting}.{key}", key, is_inside_trusted=is_inside_trusted)
 
     def _check_component(
-        self, node: Mapping[str, Any], where: str, argument: str, is_inside_trusted: bool
+        self, node: Mapping[str, Any], setting: str, argument: str, is_inside_trusted: bool
     ) -> bool:
         """Check a component's address and arguments; return whether it is a trusted one."""
         address = node["_target_"]
         is_partial = node.get("_partial_", False)
         if not isinstance(address, str) or not isinstance(is_partial, bool):
-            raise UserError(f"{where}: {reprlib.repr(address)} is not a component")
+            raise UserError(f"{setting}: {reprlib.repr(address)} is not a component")
 
         # 1. May it stand here?
-        mark = self._find_mark(node, address, argument, is_inside_trusted, where)
+        mark = self._find_mark(node, address, argument, is_inside_trusted, setting)
         if mark is None:
-            if self._is_trusted(node, address, where):
+            if self._is_trusted(node, address, setting):
                 return True
-            raise UserError(f"{where}: {self._reason_not_loaded(address)}")
+            raise UserError(f"{setting}: {self._reason_not_loaded(address)}")
 
         # 2. Its arguments; components among them are checked by themselves.
         arguments = {
@@ -266,14 +266,14 @@ class _Checker:
         }
         if is_partial:
             for key in mark.called:
-                given_twice = f"{where}.{key}: {address} receives it when it is called"
-                refuse(key in arguments, f"{given_twice}; a file may not set it")
+                message = f"{setting}.{key}: a file may not set what the caller of {address} passes"
+                refuse(key in arguments, message)
             arguments |= dict.fromkeys(mark.called, object())
         # What is built receives more from the model, such as the process; what is passed on must be
         # complete.
         is_incomplete = not is_partial or is_inside_trusted
-        target = find_target(node, where)
-        check_arguments(target, arguments, where, is_incomplete, require_annotations=True)
+        target = find_target(node, setting)
+        check_arguments(target, arguments, setting, is_incomplete, require_annotations=True)
         return False
 
     def _find_mark(
@@ -282,7 +282,7 @@ class _Checker:
         address: str,
         argument: str,
         is_inside_trusted: bool,
-        where: str,
+        setting: str,
     ) -> Mark | None:
         """Return the mark of a component that may be the value of `argument`; else None."""
         allowed = find_allowed(address, self._section)
@@ -290,11 +290,11 @@ class _Checker:
             return None
         mark = allowed[1]
         is_for_user = mark.ask is not None
-        refuse(is_for_user, f"{where}: a file may not choose {address}; type {mark.ask}")
-        places = mark.passed if node.get("_partial_", False) else mark.made
+        refuse(is_for_user, f"{setting}: a file may not choose {address}; type {mark.ask}")
+        places = mark.passed if node.get("_partial_", False) else mark.built
         return mark if places and (is_inside_trusted or argument in places) else None
 
-    def _is_trusted(self, node: Mapping[str, Any], address: str, where: str) -> bool:
+    def _is_trusted(self, node: Mapping[str, Any], address: str, setting: str) -> bool:
         """Return whether the user trusts a component.
 
         Its address is compared first, so that nothing else is even imported.
@@ -302,7 +302,7 @@ class _Checker:
         prefixes = tuple(f"{module}." for module in self._trusted)
         if not address.startswith(prefixes):
             return False
-        defining_module = getattr(find_target(node, where), "__module__", "")
+        defining_module = getattr(find_target(node, setting), "__module__", "")
         return f"{defining_module}.".startswith(prefixes)
 
     def _reason_not_loaded(self, address: str) -> str:
@@ -335,38 +335,39 @@ def _count_values(node: Any, sizes: dict[int, float], depth: int) -> float:
     return sizes[id(node)]
 
 
-def _copy_node(node: Any, where: str) -> Any:
+def _copy_node(node: Any, setting: str) -> Any:
     if type(node) in (list, tuple):
         is_row_of_numbers = all(type(item) is float for item in node)
         if is_row_of_numbers and not any(map(math.isnan, node)):
             return list(node)
-        return [_copy_node(item, where) for item in node]
+        return [_copy_node(item, setting) for item in node]
     if not isinstance(node, dict):
-        return _check_value(node, where)
+        return _check_value(node, setting)
     return {
-        _check_key(key, where): _copy_node(value, f"{where}.{key}") for key, value in node.items()
+        _check_key(key, setting): _copy_node(value, f"{setting}.{key}")
+        for key, value in node.items()
     }
 
 
-def _check_key(key: Any, where: str) -> str:
+def _check_key(key: Any, setting: str) -> str:
     if type(key) is not str or not key.isprintable() or len(key) > MAX_KEY_LENGTH:
-        raise UserError(f"{where}: {reprlib.repr(key)} is not the name of a setting")
+        raise UserError(f"{setting}: {reprlib.repr(key)} is not the name of a setting")
     return key
 
 
-def _check_value(value: Any, where: str) -> Any:
+def _check_value(value: Any, setting: str) -> Any:
     if type(value) not in (type(None), bool, int, float, str):
         allowed = "use null, a truth value, a number or text"
-        raise UserError(f"{where}: {type(value).__name__} is not allowed; {allowed}")
+        raise UserError(f"{setting}: {type(value).__name__} is not allowed; {allowed}")
     if isinstance(value, str):
         is_too_long = len(value) > MAX_TEXT_LENGTH
         if "${" in value or is_too_long or SURROGATES.search(value):
             raise UserError(
-                f"{where}: {reprlib.repr(value)} is not plain text: "
+                f"{setting}: {reprlib.repr(value)} is not plain text: "
                 "it is an interpolation, too long, or not UTF-8"
             )
     is_nan = isinstance(value, float) and math.isnan(value)
     is_too_large = isinstance(value, int) and not -(2**63) <= value < 2**63
     if is_nan or is_too_large:
-        raise UserError(f"{where}: {reprlib.repr(value)} is NaN or has more than 64 bits")
+        raise UserError(f"{setting}: {reprlib.repr(value)} is NaN or has more than 64 bits")
     return value

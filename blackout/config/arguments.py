@@ -37,7 +37,7 @@ MAX_SEED_BITS = 63
 def check_arguments(
     target: Callable[..., Any],
     arguments: Mapping[str, Any],
-    where: str,
+    setting: str,
     is_partial: bool = False,
     *,
     require_annotations: bool = False,
@@ -50,7 +50,7 @@ def check_arguments(
     Args:
         target: class or function.
         arguments: arguments by name.
-        where: name of the setting, for messages.
+        setting: name of the setting, for messages.
         is_partial: whether further arguments follow when it is called.
         require_annotations: refuse a component whose annotations cannot be read, rather than
             leaving its types unchecked.
@@ -64,34 +64,36 @@ def check_arguments(
     except (TypeError, ValueError):  # some classes of C code have no signature
         return
     target_name = getattr(target, "__name__", str(target))
-    _check_sizes(arguments, where)
-    _check_names(parameters, arguments, where, target_name)
+    _check_sizes(arguments, setting)
+    _check_names(parameters, arguments, setting, target_name)
     if not is_partial:
-        _check_required(parameters, arguments, where, target_name)
+        _check_required(parameters, arguments, setting, target_name)
 
     # Types of plain values.
     annotations = _annotations(target, parameters)
     if annotations is None:
-        problem = f"{where}: the annotations of {target_name} cannot be read"
+        problem = f"{setting}: the annotations of {target_name} cannot be read"
         refuse(require_annotations, f"{problem}, so its arguments cannot be checked")
         return
     for key in arguments.keys() & annotations.keys():
         if not matches_annotation(arguments[key], annotations[key]):
             expected = describe_annotation(annotations[key])
-            raise UserError(f"{where}.{key} must be {expected}, not {reprlib.repr(arguments[key])}")
+            raise UserError(
+                f"{setting}.{key} must be {expected}, not {reprlib.repr(arguments[key])}"
+            )
 
 
-def _check_sizes(arguments: Mapping[str, Any], where: str) -> None:
+def _check_sizes(arguments: Mapping[str, Any], setting: str) -> None:
     for key, value in arguments.items():
         max_bits = MAX_SEED_BITS if "seed" in key else MAX_SIZE_BITS
         if type(value) is int and value.bit_length() > max_bits:
-            raise UserError(f"{where}.{key}: {value} is too large a number")
+            raise UserError(f"{setting}.{key}: {value} is too large a number")
 
 
 def _check_names(
     parameters: Mapping[str, inspect.Parameter],
     arguments: Mapping[str, Any],
-    where: str,
+    setting: str,
     target_name: str,
 ) -> None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -104,20 +106,20 @@ def _check_names(
     unknown = [key for key in arguments if key not in names]
     if unknown:
         suggestion = did_you_mean(unknown[0], names)
-        raise UserError(f"{where}.{unknown[0]}: {target_name} has no such argument{suggestion}")
+        raise UserError(f"{setting}.{unknown[0]}: {target_name} has no such argument{suggestion}")
 
 
 def _check_required(
     parameters: Mapping[str, inspect.Parameter],
     arguments: Mapping[str, Any],
-    where: str,
+    setting: str,
     target_name: str,
 ) -> None:
     for name, parameter in parameters.items():
         can_be_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         is_required = can_be_named and parameter.default is parameter.empty
         is_missing = is_required and name not in arguments
-        refuse(is_missing, f"{where}.{name} must be given: {target_name} needs it")
+        refuse(is_missing, f"{setting}.{name} must be given: {target_name} needs it")
 
 
 def _annotations(

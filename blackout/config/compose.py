@@ -50,31 +50,31 @@ def search_path(folders: Sequence[str]) -> list[str]:
     return [f"hydra.searchpath=[{addresses}]"] if folders else []
 
 
-def _find_component(config: DictConfig, where: str) -> DictConfig | None:
+def _find_component(config: DictConfig, setting: str) -> DictConfig | None:
     """Return the description of the component at a dotted name; None if there is none."""
-    part = OmegaConf.select(config, where, throw_on_resolution_failure=False) if where else None
+    part = OmegaConf.select(config, setting, throw_on_resolution_failure=False) if setting else None
     return part if isinstance(part, DictConfig) and "_target_" in part else None
 
 
-def import_problem(config: DictConfig, where: str) -> str:
+def import_problem(config: DictConfig, setting: str) -> str:
     """Return why the component at a dotted name cannot be imported; empty if it can, or is none."""
-    part = _find_component(config, where)
+    part = _find_component(config, setting)
     if part is None:
         return ""
     try:
-        find_target(part, where)
+        find_target(part, setting)
     except UserError as error:
         return str(error)
     return ""
 
 
-def component_arguments(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
+def component_arguments(config: DictConfig, setting: str) -> dict[str, inspect.Parameter]:
     """Return the arguments of the component at a dotted name; none if there is no component."""
-    part = _find_component(config, where)
+    part = _find_component(config, setting)
     if part is None:
         return {}
     try:
-        parameters = inspect.signature(find_target(part, where)).parameters
+        parameters = inspect.signature(find_target(part, setting)).parameters
     except (UserError, TypeError, ValueError):  # no such component, or a class of C code
         return {}
     return {

@@ -25,20 +25,20 @@ from blackout.errors import UserError
 Change: TypeAlias = Callable[[dict[str, Any], str], dict[str, Any]]
 
 
-def map_mappings(config: Any, where: str, change: Change) -> Any:
+def map_mappings(config: Any, setting: str, change: Change) -> Any:
     """Return a copy of plain containers with every mapping changed, inner ones first."""
     if isinstance(config, list):
         return [
-            map_mappings(item, f"{where}[{number}]", change) for number, item in enumerate(config)
+            map_mappings(item, f"{setting}[{number}]", change) for number, item in enumerate(config)
         ]
     if not isinstance(config, Mapping):
         return config
-    prefix = f"{where}." if where else ""
+    prefix = f"{setting}." if setting else ""
     mapped = {key: map_mappings(value, f"{prefix}{key}", change) for key, value in config.items()}
-    return change(mapped, where)
+    return change(mapped, setting)
 
 
-def update_components(config: Any, where: str, additions: Change) -> Any:
+def update_components(config: Any, setting: str, additions: Change) -> Any:
     """Return a copy of plain containers with `additions` to every component, inner ones first."""
 
     def update(mapping: dict[str, Any], place: str) -> dict[str, Any]:
@@ -46,15 +46,15 @@ def update_components(config: Any, where: str, additions: Change) -> Any:
             return mapping
         return mapping | additions(mapping, place)
 
-    return map_mappings(config, where, update)
+    return map_mappings(config, setting, update)
 
 
-def fill_statistics(config: Any, stats: Stats, where: str) -> Any:
+def fill_statistics(config: Any, stats: Stats, setting: str) -> Any:
     """Return a copy in which every component has the statistics that it takes and does not set."""
-    return update_components(config, where, lambda part, place: _statistics(part, stats, place))
+    return update_components(config, setting, lambda part, place: _statistics(part, stats, place))
 
 
-def complete_description(config: Any, stats: Stats, where: str) -> Any:
+def complete_description(config: Any, stats: Stats, setting: str) -> Any:
     """Return the complete description of a component, with nothing left to defaults.
 
     For every component, outer ones first:
@@ -66,14 +66,14 @@ def complete_description(config: Any, stats: Stats, where: str) -> Any:
     Args:
         config: plain containers.
         stats: plain values, from the data or from the description of a trained model.
-        where: name of the setting, for messages.
+        setting: name of the setting, for messages.
 
     Raises:
         UserError: a component that does not exist.
     """
     if isinstance(config, list):
         return [
-            complete_description(item, stats, f"{where}[{number}]")
+            complete_description(item, stats, f"{setting}[{number}]")
             for number, item in enumerate(config)
         ]
     if not isinstance(config, Mapping):
@@ -81,17 +81,17 @@ def complete_description(config: Any, stats: Stats, where: str) -> Any:
     part = dict(config)
     is_component = "_target_" in part
     if is_component:
-        part = _apply_hook(part, stats, where)
+        part = _apply_hook(part, stats, setting)
     part = {
-        key: complete_description(value, stats, f"{where}.{key}") for key, value in part.items()
+        key: complete_description(value, stats, f"{setting}.{key}") for key, value in part.items()
     }
     if not is_component:
         return part
-    part |= _statistics(part, stats, where)
-    return part | _defaults(find_target(part, where), part)
+    part |= _statistics(part, stats, setting)
+    return part | _defaults(find_target(part, setting), part)
 
 
-def add_defaults(config: Any, where: str) -> Any:
+def add_defaults(config: Any, setting: str) -> Any:
     """Return a copy in which every component of this package has all its arguments.
 
     A component that cannot be found is left as it is: `instantiate` refuses it where it is needed.
@@ -106,16 +106,16 @@ def add_defaults(config: Any, where: str) -> Any:
             return {}
         return _defaults(target, part)
 
-    return update_components(config, where, defaults)
+    return update_components(config, setting, defaults)
 
 
-def to_description(component: Any, where: str, *, is_argument: bool = False) -> Any:
+def to_description(component: Any, setting: str, *, is_argument: bool = False) -> Any:
     """Return the description from which `instantiate` builds a component.
 
     Args:
         component: a class or function, a `functools.partial` of one, a dataclass, a mapping, or a
             plain value.
-        where: its name, for messages.
+        setting: its name, for messages.
         is_argument: whether it is an argument of another component; a function is then passed on
             instead of called.
 
@@ -126,34 +126,34 @@ def to_description(component: Any, where: str, *, is_argument: bool = False) -> 
         return component
     if isinstance(component, Mapping):
         return {
-            key: to_description(value, f"{where}.{key}", is_argument=True)
+            key: to_description(value, f"{setting}.{key}", is_argument=True)
             for key, value in component.items()
         }
     if isinstance(component, list | tuple):
-        return [to_description(item, where, is_argument=True) for item in component]
-    target, arguments = _target_and_arguments(component, where)
+        return [to_description(item, setting, is_argument=True) for item in component]
+    target, arguments = _target_and_arguments(component, setting)
     is_passed_on = is_argument and inspect.isfunction(target)
     partial = {"_partial_": True} if is_passed_on else {}
-    return {"_target_": _public_address(target), **partial, **to_description(arguments, where)}
+    return {"_target_": _public_address(target), **partial, **to_description(arguments, setting)}
 
 
-def _apply_hook(part: dict[str, Any], stats: Stats, where: str) -> dict[str, Any]:
+def _apply_hook(part: dict[str, Any], stats: Stats, setting: str) -> dict[str, Any]:
     """Return a component with the arguments that its `from_stats` decides, or its replacement."""
-    mark = mark_of(find_target(part, where))
+    mark = mark_of(find_target(part, setting))
     if mark is None or mark.from_stats is None:
         return part
     decided = mark.from_stats(part, stats)
     return dict(decided) if "_target_" in decided else {**part, **decided}
 
 
-def _statistics(part: Mapping[str, Any], stats: Stats, where: str) -> dict[str, Any]:
+def _statistics(part: Mapping[str, Any], stats: Stats, setting: str) -> dict[str, Any]:
     """Return the statistics for a component's arguments that are missing or null.
 
     What is passed on instead of built (`_partial_`) receives none.
     """
     if part.get("_partial_", False):
         return {}
-    parameters = inspect.signature(find_target(part, where)).parameters
+    parameters = inspect.signature(find_target(part, setting)).parameters
     return {
         name: value
         for name, value in stats.items()
@@ -174,7 +174,7 @@ def _defaults(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
     return defaults
 
 
-def _target_and_arguments(component: Any, where: str) -> tuple[Any, Mapping[str, Any]]:
+def _target_and_arguments(component: Any, setting: str) -> tuple[Any, Mapping[str, Any]]:
     """Return the class or function of a component, and the arguments it was given."""
     if inspect.isclass(component) or inspect.isfunction(component):
         return component, {}
@@ -185,8 +185,8 @@ def _target_and_arguments(component: Any, where: str) -> tuple[Any, Mapping[str,
         return type(component), {name: getattr(component, name) for name in fields}
     name = type(component).__name__
     raise UserError(
-        f"{where}: the arguments of this {name} are not known, so that it could not be built again "
-        f"from a file; give functools.partial({name}, ...) with its arguments by name"
+        f"{setting}: this {name} does not say from which arguments it was built, so that it could "
+        f"not be saved: give functools.partial({name}, ...) with its arguments by name"
     )
 
 

@@ -109,9 +109,8 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
     """
     line = parse_command_line(words)
     parser = OverridesParser.create()
-    values: dict[
-        str, list[str]
-    ] = {}  # of each word, the words that it stands for: several in a sweep
+    # word -> the words that it stands for, several in a sweep
+    values: dict[str, list[str]] = {}
     for word in line.overrides:
         try:
             override = parser.parse_override(word)
@@ -132,8 +131,8 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
         for job in _jobs(values):
             overrides = [(word, parser.parse_override(word)) for word in job]
             paths = [word for word, override in overrides if override.key_or_group == SEARCH_PATH]
-            others = [pair for pair in overrides if pair[1].key_or_group != SEARCH_PATH]
-            if mistake := _find_mistake(program, others, [*search_path(line.folders), *paths]):
+            assignments = [pair for pair in overrides if pair[1].key_or_group != SEARCH_PATH]
+            if mistake := _find_mistake(program, assignments, [*search_path(line.folders), *paths]):
                 return mistake
     return f"this command line cannot be understood: {_one_line(error)}"
 
@@ -232,9 +231,9 @@ def _group_of_others(
     if program == "sample":
         return f"{word}: {group} is a group of train.py, not of sample.py" if families else ""
     if families:
-        chosen = next((other for other in words if other.startswith("family=")), "family=blackout")
+        family = next((w for w in words if w.startswith("family=")), "family=blackout")
         owners = " or ".join(families)
-        return f"{word} is not for {chosen}, but for {owners}, which also must be typed"
+        return f"{word} is not for {family}, but for {owners}: add it to the command"
     if _composition_error("sample", [word, *further]) is None:
         return f"{word}: {group} is a group of sample.py, not of train.py"
     return ""

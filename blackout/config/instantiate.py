@@ -24,23 +24,23 @@ from blackout.errors import UserError, error_context, refuse
 COMPONENT_KEYS = ("_target_", "_partial_")
 
 
-def instantiate(config: Any, where: str, **arguments: Any) -> Any:
+def instantiate(config: Any, setting: str, **arguments: Any) -> Any:
     """Build the object that a description stands for, with all components inside it.
 
     Args:
         config: a description; a copy is returned of what is not a component.
-        where: name of the setting, for messages.
+        setting: name of the setting, for messages.
         arguments: further arguments of the component, passed as they are.
 
     Raises:
         UserError: the component does not exist, or its arguments are wrong or refused.
     """
     if isinstance(config, list):
-        return [instantiate(item, f"{where}[{number}]") for number, item in enumerate(config)]
+        return [instantiate(item, f"{setting}[{number}]") for number, item in enumerate(config)]
     if not isinstance(config, Mapping):
         return config
     parts = {
-        key: instantiate(value, f"{where}.{key}")
+        key: instantiate(value, f"{setting}.{key}")
         for key, value in config.items()
         if not str(key).startswith("_")
     }
@@ -49,12 +49,12 @@ def instantiate(config: Any, where: str, **arguments: Any) -> Any:
     reserved = [str(key) for key in config if str(key).startswith("_")]
     unknown = [key for key in reserved if key not in COMPONENT_KEYS]
     if unknown:
-        raise UserError(f"{where}.{unknown[0]}: no component has such an argument")
-    target = find_target(config, where)
+        raise UserError(f"{setting}.{unknown[0]}: no component has such an argument")
+    target = find_target(config, setting)
     is_partial = bool(config.get("_partial_", False))
     all_arguments = {**parts, **arguments}
-    check_arguments(target, all_arguments, where, is_partial)
-    with error_context(where):
+    check_arguments(target, all_arguments, setting, is_partial)
+    with error_context(setting):
         if is_partial:
             return functools.partial(target, **all_arguments)
         return target(**all_arguments)
@@ -65,7 +65,7 @@ def is_component(config: Any) -> bool:
     return isinstance(config, Mapping) and "_target_" in config
 
 
-def find_target(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
+def find_target(config: Mapping[str, Any], setting: str) -> Callable[..., Any]:
     """Return the class or function that a component's description names.
 
     Raises:
@@ -73,25 +73,28 @@ def find_target(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
     """
     address = config.get("_target_")
     if not isinstance(address, str) or "." not in address:
-        text = f", but {address!r}" if address else ""
-        raise UserError(f"{where}: the configuration names no _target_{text}")
+        text = f", not {address!r}" if address else ""
+        raise UserError(
+            f"{setting}: _target_ must be the full name of a class or function, such as "
+            f"blackout.networks.UNet{text}"
+        )
     package = address.split(".")[0]
     if package in sys.stdlib_module_names:
         raise UserError(
-            f"{where}: {address} is in Python's standard library, which has no components"
+            f"{setting}: {address} is in Python's standard library, which has no components"
         )
     try:
-        with error_context(f"{where}: {address} cannot be found"):
+        with error_context(f"{setting}: {address} cannot be found"):
             target = pkgutil.resolve_name(address)
     except UserError as error:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and cause.name == package:
             raise UserError(
-                f"{where}: {address}: {package} cannot be imported: type "
+                f"{setting}: {address}: {package} cannot be imported: type "
                 f"PYTHONPATH=<folder that contains {package}> before the command, or install it"
             ) from error
         raise
     except AttributeError as error:
-        raise UserError(f"{where}: {address} cannot be found: {error}") from None
-    refuse(not callable(target), f"{where}: {address} is not a class or function")
+        raise UserError(f"{setting}: {address} cannot be found: {error}") from None
+    refuse(not callable(target), f"{setting}: {address} is not a class or function")
     return typing.cast(Callable[..., Any], target)

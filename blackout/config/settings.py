@@ -238,7 +238,7 @@ def _check_type(name: str, value: Any, default: Any) -> Any:
         return expected(value)
     special_names = ["null" if special is None else special for special in special_values]
     allowed = [TYPE_NAMES[expected], *special_names]
-    raise UserError(f"{name} must be {', '.join(allowed)}, not {value!r}")
+    raise UserError(f"{name} must be {' or '.join(allowed)}, not {value!r}")
 
 
 def _check_value_group(group: str, values: Any, defaults: Mapping[str, Any]) -> Any:

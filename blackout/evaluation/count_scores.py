@@ -121,8 +121,8 @@ class CountScorer:
         size = data.size(split)
         if size == 0:
             raise UserError(
-                f"{data.name} has no validation data to compare samples with during training: use "
-                "callbacks.scores.every_n_steps=null, or dataset.validation=0.1"
+                f"{data.name} has no validation data to compare samples with during training: "
+                "add dataset.validation=0.1, or callbacks.scores.every_n_steps=null"
             )
         is_filled = data.train_observed is not None or data.test_observed is not None
         if source is not data or is_filled:
@@ -136,8 +136,8 @@ class CountScorer:
             if num_compared < MIN_PAIR_SAMPLES:
                 names = "c2st scores and correlation_difference are"
             warnings.warn(
-                f"{names} left out: they need {MIN_CLASSIFIER_SAMPLES} samples and "
-                f"{SPLIT_NAMES[split]} samples, not {num_compared}",
+                f"{names} left out: they compare at least {MIN_CLASSIFIER_SAMPLES} samples with as "
+                f"many {SPLIT_NAMES[split]} samples, and there are {num_compared}",
                 stacklevel=2,
             )
         return CountScores(self, data, num_samples, device, split)

@@ -241,7 +241,7 @@ class Inception(ModuleExtractor):
         path = hub_file if weights is None else Path(weights)
         refuse(
             weights is not None and not path.is_file(),
-            f"metrics.extractor.weights={path}: there is no such file",
+            f"metrics.extractor.weights={path}: no such file",
         )
         with first_process_first():
             if not path.is_file():

@@ -217,12 +217,12 @@ def _ball_radii(points: Tensor, neighbours: list[int]) -> list[Tensor]:
     return list(radii)
 
 
-def _distance_blocks(points: Tensor, others: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows and their Euclidean distances [rows, m], of points [n, F] to others [m, F]."""
-    num_rows = max(1, MAX_BLOCK_VALUES // len(others))
+def _distance_blocks(points: Tensor, targets: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield rows and their Euclidean distances [rows, m], of points [n, F] to targets [m, F]."""
+    num_rows = max(1, MAX_BLOCK_VALUES // len(targets))
     for start in range(0, len(points), num_rows):
         rows = slice(start, min(start + num_rows, len(points)))
-        yield rows, torch.cdist(points[rows], others)
+        yield rows, torch.cdist(points[rows], targets)
 
 
 class ClassShares(Metric):
@@ -281,16 +281,18 @@ def check_scores(
     is_unique = len(set(names)) == len(names)
     if not names or set(names) - set(SCORES) or not is_unique:
         options = f"{', '.join(SCORES)} (with Inception also fid, kid)"
-        raise UserError(f"{setting}: name one or more of {options}, each once")
+        raise UserError(f"{setting} must be one or more of {options}, each once")
     if extractor is None:
         return names
     if not extractor.canonical and score_of_alias.keys() & set(scores):
         raise UserError(
-            f"{setting}: FID and KID are defined by Inception features only; with the extractor "
-            f"{extractor.name} write fd and kd"
+            f"{setting}: FID and KID are defined by Inception features; with the extractor "
+            f"{extractor.name} choose fd and kd"
         )
     if extractor.num_classes is None and LOGIT_SCORES & set(names):
-        raise UserError(f"{setting}: is and classes need logits; {extractor.name} gives none")
+        raise UserError(
+            f"{setting}: is and classes need logits, which {extractor.name} does not give"
+        )
     return names
 
 
@@ -363,23 +365,25 @@ class ImageScores:
         if reference is None:
             refuse(
                 REFERENCE_SCORES & scores,
-                f"metrics.scores={list(self.scores)}: fd, kd and prdc need a reference",
+                f"metrics.scores={list(self.scores)}: fd, kd and prdc need a reference: "
+                "add metrics.reference=train or test",
             )
         elif FEATURE_SCORES & scores and reference.features is None:
             raise UserError(
-                "kd and prdc compare single images, but this reference has only mu and sigma; use "
+                "kd and prdc compare images, but metrics.reference has only mu and sigma: use "
                 "metrics.reference=train or test, or metrics.scores=[fd,is]"
             )
         elif len(reference.mu) != extractor.num_features:
             raise UserError(
-                f"the reference has {len(reference.mu)} features, but the extractor "
-                f"{extractor.name} has {extractor.num_features}"
+                f"metrics.reference has {len(reference.mu)} features, but the extractor "
+                f"{extractor.name} has {extractor.num_features}: "
+                "use metrics.reference=train or test"
             )
         elif reference.features is not None:
             sizes["reference images"] = len(reference.features)
         refuse(
             self.num_samples < 2,
-            f"{self.num_samples} samples cannot be scored; at least 2 are needed",
+            f"num_samples must be at least 2 for scores, not {self.num_samples}",
         )
         if "is" in scores:
             name = f"the Inception Score over {SPLITS} splits"
@@ -400,8 +404,8 @@ class ImageScores:
         for kind, size in sizes.items():
             if size < min_size:
                 raise UserError(
-                    f"{name} needs at least {min_size} {kind}, but there are {size}: leave out "
-                    f"{score} of metrics.scores"
+                    f"{name} needs at least {min_size} {kind}, but there are {size}: remove "
+                    f"{score} from metrics.scores"
                 )
 
     @torch.inference_mode(False)

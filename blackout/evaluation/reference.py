@@ -134,7 +134,7 @@ def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
     path = Path(path)
     if not path.is_file():
         raise UserError(
-            f"metrics.reference={path}: there is no such file; allowed are train, test and the "
+            f"metrics.reference={path}: no such file; allowed are train, test and the "
             "path of a .npz file"
         )
     arrays = load_arrays(path)
@@ -142,7 +142,7 @@ def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
         content = sorted(arrays) if isinstance(arrays, dict) else "one array"
         raise UserError(f"{path} must contain the arrays mu and sigma, not {content}")
     with reading(path, "not a readable .npz file of statistics"):
-        reference = _from_arrays(arrays)
+        reference = _parse_arrays(arrays)
         mu = reference.mu
         width = extractor.num_features
         refuse(
@@ -192,7 +192,7 @@ def write_reference(path: Path, reference: Reference) -> None:
         np.savez(file, origin=origin, **arrays)  # type: ignore[arg-type]
 
 
-def _from_arrays(arrays: dict[str, Any]) -> Reference:
+def _parse_arrays(arrays: dict[str, Any]) -> Reference:
     """Return the reference of the arrays of a file; KeyError and ValueError for missing ones."""
     return Reference(
         mu=torch.from_numpy(np.asarray(arrays["mu"], dtype=np.float64)),
@@ -209,7 +209,7 @@ def _load_cached(path: Path, origin: dict[str, Any], with_features: bool) -> Ref
         return None
     try:
         arrays = load_arrays(path)
-        reference = _from_arrays(arrays if isinstance(arrays, dict) else {})
+        reference = _parse_arrays(arrays if isinstance(arrays, dict) else {})
         ensure(dict(reference.origin) == origin, "its origin does not match its name")
     except (ValueError, KeyError) as error:
         warnings.warn(f"{path} is damaged and will be replaced ({error})", stacklevel=3)

@@ -193,6 +193,7 @@ def command(
     return command
 
 
+# A perceptron of a few thousand weights on the embedded digits
 TINY = (
     "network=mlp",
     "network.body.width=16",
@@ -209,7 +210,6 @@ TINY = (
     "trainer.log_every_n_steps=1",
     "validation_draws=1",
 )
-"""A perceptron of a few thousand weights on the embedded digits."""
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_a_generator_travels_with_its_model(run, tmp_path):
     assert np.load(tmp_path / "out" / "samples.npz")["samples"].max() <= 16
 
 
+# of `sample.py`, and a word of why they are refused
 OTHER_SAMPLERS = {
     "birth_death": {
         "sampler=poisson": "does not fit",
@@ -103,7 +104,6 @@ OTHER_SAMPLERS = {
         "sampler/grid=logit": "whole numbers",
     },
 }
-"""Of `sample.py`, and a word of why they are refused."""
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_the_untouched_model_works(run, model, tmp_path):
     assert run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path}").code == 0
     for name in ("x.csv", "x.NPZ", "x.tiff"):
         run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / name}").assert_refused(
-            "names a folder"
+            "must be a folder"
         )
 
 

@@ -346,6 +346,7 @@ def test_few_samples_are_passed_a_hundred_times():
         latent_features(from_data(cells[:40].view(40, 1, 2, 3)), cells[:1].view(1, 1, 2, 3))
 
 
+# settings in which a choice differs from the constructor's defaults: what the choice is for
 DELIBERATE = {
     "callbacks=default": "progress.refresh_rate",
     "decoder=beam_200": "inner width",
@@ -407,7 +408,6 @@ DELIBERATE = {
     "target=planar": "plane",
     "target=potts": "beta",
 }
-"""Settings in which a choice differs from the constructor's defaults: what the choice is for."""
 
 
 def differing(part, where=""):

@@ -9,8 +9,8 @@ from blackout.training.optimization import ema_decay
 from tests.cli.conftest import TINY
 from tests.killed import outcome
 
+# with the learning rate of the digits recipe, whose cosine ends at `trainer.max_steps`
 TIED = [option for option in TINY if not option.startswith("optimizer.decay")]
-"""With the learning rate of the digits recipe, whose cosine ends at `trainer.max_steps`."""
 
 
 def weights(run_directory):

@@ -8,8 +8,8 @@ from blackout.config.choices import choices
 from blackout.data import CountData
 
 EXPERIMENTS = [name for name in choices("experiment") if name.startswith("blackout/")]
+# not like another one, nor large
 QUICK = ("blackout/table1", "blackout/table2_binarized_mnist")
-"""Not like another one, nor large."""
 SMALL = [
     "network.body.channels=8",
     "network.body.multipliers=[1,1]",

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "a group of another family": (
         "train",
         ["reverse=gpl"],
-        "for family=shuffle, which also must be typed",
+        "for family=shuffle: add it to the command",
     ),
     "a group that the chosen family lacks": (
         "train",

@@ -27,9 +27,10 @@ FAMILIES = {
     "energy": ("family=energy", "dataset=counts", *SMALL_ROLLOUT),
 }
 GROUPS = ("sampler", "simulation", "rollout", "negative", "reverse", "shuffle", "callbacks")
+# settings of draws that are no arguments of a component
 OTHER_SETTINGS = {"codes": ("passes", "order", "sampler.greedy")}
-"""Settings of draws that are no arguments of a component."""
 
+# values of settings of which -1 is possible
 IMPOSSIBLE = {
     "callbacks.checkpoints.monitor": "[]",
     "callbacks.progress.refresh_rate": "abc",
@@ -37,7 +38,6 @@ IMPOSSIBLE = {
     "sampler.grid.first": "nan",
     "sampler.grid.last": "nan",
 }
-"""Values of settings of which -1 is possible."""
 GIVEN_BY_THE_PROGRAM = {
     "callbacks.checkpoints.directory",
     "callbacks.nonfinite.directory",

@@ -25,12 +25,13 @@ from blackout.files import CONF
 from tests.cli.test_configs import composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
+# what only YAML files of other families say: tests of these make them
 OTHER_FAMILIES = re.compile(
     r"blackout\.(permutations|flows|posterior|energy)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
     r"|override /(family|reverse)|\$\{rollout|lesite_graph|dnfs_\w+_small|experiment/codes"
     r"|borders|label_free_3|trajectory_3|le(conv|gf|tf)_published"
 )
-"""What only YAML files of other families say: tests of these make them."""
+# of settings of other families, and of sample.py alone
 OTHER_GROUPS = {
     "baseline",
     "decoder",
@@ -48,7 +49,8 @@ OTHER_GROUPS = {
     "target",
     "task",
 }
-"""Of settings of other families, and of sample.py alone."""
+# choices for trained models (test_conditioning.py), for no data, and for students
+# (tests/diffusion/test_distillation.py)
 NOTHING_TO_TRAIN = [
     ("dataset", "none"),
     ("experiment", "distill"),
@@ -56,8 +58,6 @@ NOTHING_TO_TRAIN = [
     ("sampler", "joint_bridge"),
     ("sampler", "model"),
 ]
-"""Choices for trained models (test_conditioning.py), for no data, and for students
-(tests/diffusion/test_distillation.py)."""
 
 
 def offered():
@@ -77,6 +77,7 @@ def offered():
 
 
 CHOICES = [(group, choice) for group, choice in offered()]
+# groups whose choices do not ask for others: one of each is made at a time
 APART = (
     "schedule",
     "sampler/grid",
@@ -89,9 +90,8 @@ APART = (
     "sampler",
     "metrics",
 )
-"""Groups whose choices do not ask for others: one of each is made at a time."""
+# in the names of what takes a second; the papers' recipes are trained in test_papers.py
 LARGE = ("celeba64", "cifar10")
-"""In the names of what takes a second; the papers' recipes are trained in test_papers.py."""
 BESIDE = {
     ("head", "birth_death"): ["process=birth_death"],
     ("head", "levels"): ["process=uniform"],

@@ -124,7 +124,7 @@ def test_another_request_gets_another_folder(run, trained, name):
 def test_the_same_request_is_made_again_in_its_place_and_says_so(run, trained):
     before = state(trained)
     done = run("sample", f"ckpt={trained}", *FEW, *SCORED)
-    assert done.code == 0 and "the same request, which are made again" in done.out
+    assert done.code == 0 and "the same request, which are replaced" in done.out
     after = state(trained)
     assert [path.name for path in after if after[path] != before.get(path)] in (
         [],
@@ -163,7 +163,7 @@ def test_the_folder_of_an_input_or_of_another_request_is_refused(run, trained, t
     run(*asked, f"inpaint={tmp_path / 'known.npz'}", f"out={tmp_path}").assert_refused("known.npz")
     assert run(*asked, f"out={tmp_path / 'out'}").code == 0
     before = state(tmp_path)
-    run(*asked, "seed=1", f"out={tmp_path / 'out'}").assert_refused("name a new folder")
+    run(*asked, "seed=1", f"out={tmp_path / 'out'}").assert_refused("give a new folder")
     assert state(tmp_path) == before
 
 
@@ -288,7 +288,9 @@ def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     before = state(trained)
     for name in ("config.yaml", "samples/final.png", "model/config.json"):
-        command(compare.main, trained, "--out", trained / name).assert_refused("is there already")
+        command(compare.main, trained, "--out", trained / name).assert_refused(
+            "exists, and is not replaced"
+        )
     assert [command(compare.main, trained).out.strip() for _ in range(2)] == [
         "compare.html",
         "compare-2.html",
@@ -297,14 +299,16 @@ def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, mon
     table = "graph,nodes,edges,mean,best,optimum,proved,seconds\ng,3,2,2.0,2,2,True,0.1\n"
     (tmp_path / "m").mkdir()
     (tmp_path / "m/table.csv").write_text(table)
-    command(graph_methods.main, "m", "--out", "m/table.csv").assert_refused("is there already")
-    command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused(
-        "is there already"
+    command(graph_methods.main, "m", "--out", "m/table.csv").assert_refused(
+        "exists, and is not replaced"
     )
-    command(permutation_chain.main, "m/table.csv").assert_refused("is there already")
+    command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused(
+        "exists, and is not replaced"
+    )
+    command(permutation_chain.main, "m/table.csv").assert_refused("exists, and is not replaced")
     command(
         energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv"
-    ).assert_refused("there already")
+    ).assert_refused("exists, and is not replaced")
     assert (tmp_path / "m/table.csv").read_text() == table
 
 
@@ -312,13 +316,17 @@ def test_compression_does_not_replace_its_input_or_another_file(command, trained
     np.save(tmp_path / "counts.npy", np.random.default_rng(0).integers(0, 17, (3, 1, 8, 8)))
     words = ("encode", trained, tmp_path / "counts.npy", "--steps", "2", "--out")
     before = state(tmp_path)
-    command(compress.main, *words, tmp_path / "counts.npy").assert_refused("is there already")
+    command(compress.main, *words, tmp_path / "counts.npy").assert_refused(
+        "exists, and is not replaced"
+    )
     assert command(compress.main, *words, tmp_path / "counts.bits").code == 0
     before = state(tmp_path)
-    command(compress.main, *words, tmp_path / "counts.bits").assert_refused("is there already")
+    command(compress.main, *words, tmp_path / "counts.bits").assert_refused(
+        "exists, and is not replaced"
+    )
     back = ("decode", trained, tmp_path / "counts.bits", "--out")
     for name in ("counts.bits", "counts.npy"):
-        command(compress.main, *back, tmp_path / name).assert_refused("is there already")
+        command(compress.main, *back, tmp_path / name).assert_refused("exists, and is not replaced")
     assert state(tmp_path) == before
 
 
@@ -399,7 +407,7 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
 def test_files_get_numbers_and_given_names_do_not(tmp_path):
     (tmp_path / "x.png").symlink_to(tmp_path / "nowhere")
     assert new_file(tmp_path / "x.png", exact=False) == tmp_path / "x-2.png"
-    with pytest.raises(UserError, match="there already"):
+    with pytest.raises(UserError, match="exists, and is not replaced"):
         new_file(tmp_path / "x.png", exact=True)
     with pytest.raises(UserError, match="cannot write"):
         new_file(tmp_path / "x.png/y.png", exact=True)

@@ -61,7 +61,9 @@ def test_a_folder_that_is_missing_is_filled_and_goes_on(address, tmp_path):
     before = store.cat(store.find("/bucket"))
     save(tmp_path / "here", 9)
     for refused in (here.push, here.fetch, here.try_to_push):
-        with pytest.raises(UserError, match=r"does not know: remove .*here to continue from there"):
+        with pytest.raises(
+            UserError, match=r"did not come from .*here: remove .*here to continue from there"
+        ):
             refused()
     assert store.cat(store.find("/bucket")) == before
 
@@ -117,7 +119,7 @@ def test_a_store_that_does_not_answer_is_a_warning_until_the_end_and_no_key_is_s
     mirror._store.cat_file = lambda *_, **__: (_ for _ in ()).throw(RuntimeError("key=SECRET"))
     mirror.try_to_push()
     assert (
-        "warning: not copied: memory://" in (said := capsys.readouterr().err)
+        "failed and is tried again later: memory://" in (said := capsys.readouterr().err)
         and "SECRET" not in said
     )
     with pytest.raises(Unobtainable, match=r"a: RuntimeError$"):
@@ -128,9 +130,9 @@ def test_a_store_that_does_not_answer_is_a_warning_until_the_end_and_no_key_is_s
     "place", ["s3://key:secret@bucket/x", "s3://bucket/../x", "ftp://h/x?sig=secret", "a::s3://b"]
 )
 def test_addresses_that_could_hold_a_key_or_lead_elsewhere(place):
-    with pytest.raises(UserError, match="an address is") as told:
+    with pytest.raises(UserError, match="an address must be") as caught:
         working_folder(place)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_addresses_that_are_folders_of_their_own():

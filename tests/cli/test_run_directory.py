@@ -56,7 +56,9 @@ def test_files_of_others_are_refused_and_settings_that_another_process_has_just_
     monkeypatch.setattr(Path, "exists", lambda path, **how: path != there and exists(path, **how))
     check_run(there.parent, config)
     (there.parent / "letters.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"is not a run directory, it contains letters\.txt"):
+    with pytest.raises(
+        UserError, match=r"is not a run directory, because it contains letters\.txt"
+    ):
         check_run(there.parent, config)
 
 

@@ -84,7 +84,7 @@ def test_jobs_that_share_a_run_are_refused_and_sweeps_do_not_share_a_folder(run,
             "trainer.max_steps=1",
             f"runs_dir={tmp_path}",
         )
-        assert outcome.code == 1 and "job 0 of this sweep has" in outcome.err
+        assert outcome.code == 1 and "job 0 of this sweep writes to" in outcome.err
     tables = sorted(tmp_path.glob("sweeps/*/results.csv"))
     assert len(tables) == 2
     for table in tables:

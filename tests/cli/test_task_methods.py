@@ -18,8 +18,8 @@ EXACT_PRIORS = {  # small sizes of the tasks with an exact prior
     "sgdd/table3": ("prior.elements=6", "operator.scale=1.0"),
     "sgdd/table5": ("prior.elements=8", "measurement=model:0"),
 }
+# tasks of counts; the others are of bits
 PHOTONS = ("photons", "photons_poisson", "photons_thinning")
-"""Tasks of counts; the others are of bits."""
 SPLIT_GIBBS = (
     "posterior.sweeps=2",
     "posterior.proposals=3",

@@ -22,8 +22,8 @@ from blackout.training.checkpoint_callback import Checkpoints
 from tests.cli.conftest import TINY
 
 RUN = (*TINY, "trainer.max_steps=8", "run_id=a")
+# scores at every validation
 OFTEN = ("callbacks.scores.every_n_steps=2", "callbacks.scores.num_samples=40")
-"""Scores at every validation."""
 digits = blackout.data.digits
 
 

@@ -306,9 +306,9 @@ def test_subsets_of_the_kernel_distance_are_half_of_a_small_set(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("scores", "count", "changes", "message"),
     [
-        (["fid"], 60, {}, "defined by Inception features only"),
-        (["fd", "lpips"], 60, {}, "name one or more"),
-        ([], 60, {}, "name one or more"),
+        (["fid"], 60, {}, "defined by Inception features"),
+        (["fd", "lpips"], 60, {}, "must be one or more"),
+        ([], 60, {}, "must be one or more"),
         (["fd", "fd"], 60, {}, "each once"),
         (["fd"], 1, {}, "at least 2"),
         (["is"], 9, {}, "10 splits needs at least 10 samples"),

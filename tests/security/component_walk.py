@@ -274,7 +274,7 @@ def entries() -> Iterator[tuple[str, str, str, bool]]:
             for name in importlib.import_module(package).__all__:
                 _, mark = find_allowed(f"{package}.{name}", section) or (None, Mark())
                 for place, passed in [
-                    *((place_name, False) for place_name in mark.made),
+                    *((place_name, False) for place_name in mark.built),
                     *((place_name, True) for place_name in mark.passed),
                 ]:
                     if mark.ask is None and sections.get(place, "model") == section:
