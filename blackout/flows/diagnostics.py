@@ -40,22 +40,22 @@ ANNEALING_KEY = 0  # keys that separate the uses of the checks' seed
 MODES_KEY = 1
 
 # search for modes
-NUM_SEARCHED_STATES = 32  # of the draw, and as many of noise
+NUM_SEARCHED_STATES = 32  # states of the draw, and as many of noise
 NUM_QUENCH_SWEEPS = 16
 QUENCH_TIME = 1e3  # inverse temperature in units of the target's
 MAX_MODES = 4
 MIN_MODE_DISTANCE = 0.25  # fraction of the sites in which two modes differ
-MODE_QUANTILE = 0.9  # of the distances of annealed states to their mode, its radius
+MODE_QUANTILE = 0.9  # the radius of a mode is this quantile of its annealed states' distances
 
 # thresholds of the flags
-MAX_ERRORS = 3.0  # standard errors between two estimates that agree
-WIDENING_ERRORS = 2.0  # above it the interval of log Z is widened
-MIN_MISSED_FRACTION = 0.05  # of Z; a smaller mode is not reported
+MAX_ERRORS = 3.0  # standard errors by which two estimates that agree may differ
+WIDENING_ERRORS = 2.0  # standard errors above which the interval of log Z is widened
+MIN_MISSED_FRACTION = 0.05  # fraction of Z; a smaller missed mode is not reported
 MIN_ESS = 0.05  # below it weights do not reveal their own error (docs/explanation/flows.md)
 MAX_PARETO_SHAPE = 0.7  # above it the variance is practically infinite (Vehtari et al. 2024)
 MAX_R_HAT = 1.1  # Gelman and Rubin 1992
 MIN_EFFECTIVE_SAMPLES = 100  # below it an error says little, of the draw or of the annealing
-EXACT_TOLERANCE = 1e-6  # absolute difference from an exact value that is rounding
+EXACT_TOLERANCE = 1e-6  # absolute differences from an exact value below it are rounding
 
 # upper bound and time-step error
 NUM_BOUND_STATES = 256
@@ -167,8 +167,8 @@ def check_estimates(
             ends += [annealed_log_z - annealed_error, annealed_log_z + annealed_error]
         if difference > MAX_ERRORS * both_errors:
             flags["annealing_disagrees"] = (
-                f"log Z is {log_z:.4g} +- {error:.2g} by these samples, but "
-                f"{annealed_log_z:.4g} +- {annealed_error:.2g} by independent annealing"
+                f"log Z is {log_z:.4g} ± {error:.2g} by these samples, but "
+                f"{annealed_log_z:.4g} ± {annealed_error:.2g} by independent annealing"
             )
     has_few_samples = values["ess"] * len(log_weights) < MIN_EFFECTIVE_SAMPLES
     has_bad_weights = "low_ess" in flags or "infinite_variance" in flags
@@ -235,7 +235,7 @@ def _check_exact_values(values: dict[str, float]) -> Flags:
             continue
         error = values.get(f"{name}_error", math.nan)
         if abs(values[name] - exact) > max(MAX_ERRORS * error, EXACT_TOLERANCE):
-            estimate = f"{name} is estimated as {values[name]:.4g} +- {error:.2g}"
+            estimate = f"{name} is estimated as {values[name]:.4g} ± {error:.2g}"
             differences.append(f"{estimate}, but its exact value is {exact:.4g}")
     return {"exact_value_mismatch": ", ".join(differences)} if differences else {}
 

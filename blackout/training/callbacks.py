@@ -26,7 +26,7 @@ from blackout.training.lightning_module import StepCallback, TrainingModule, che
 from blackout.training.loggers import log_picture
 
 MAX_PREVIEW_SAMPLES = 2500  # samples of a picture, as in `sample.py shown=...`: 50 rows of 50
-MAX_SCORED_SAMPLES = 10**8  # as in `sample.py num_samples=...`: their numbers alone need 0.8 GB
+MAX_SCORED_SAMPLES = 10**8  # as in `sample.py num_samples=...`; their indices alone take 0.8 GB
 MAX_STEPS = 10**6  # steps of a sampler
 
 
