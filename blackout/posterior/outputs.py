@@ -276,8 +276,8 @@ class PosteriorOutputs:
                 for variable, values in variables.items():
                     data = file.require_group(group).create_dataset(variable, data=values)
                     num_other = values.ndim - len(dims)
-                    others = [f"{variable}_dim_{number}" for number in range(num_other)]
-                    for axis, dim in enumerate([*dims, *others]):
+                    other_dims = [f"{variable}_dim_{number}" for number in range(num_other)]
+                    for axis, dim in enumerate([*dims, *other_dims]):
                         if dim not in file[group]:
                             file[group][dim] = np.arange(values.shape[axis])
                             file[group][dim].make_scale(dim)

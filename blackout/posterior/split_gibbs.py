@@ -567,18 +567,18 @@ def colour_forests(incidence: Tensor, num_elements: int, use_trees: bool = False
     for element in sorted(range(num_elements), key=lambda i: -len(terms_of_element[i])):
         neighbours: Neighbours = defaultdict(list)
         for term in terms_of_element[element]:
-            for other in elements_of_term[term]:
-                if other in colour_of:
-                    neighbours[colour_of[other]].append((other, term))
+            for neighbour in elements_of_term[term]:
+                if neighbour in colour_of:
+                    neighbours[colour_of[neighbour]].append((neighbour, term))
 
-        chosen = next(c for c in itertools.count() if can_join(neighbours, c))
-        colour_of[element] = chosen
-        colour[element] = chosen
+        element_colour = next(c for c in itertools.count() if can_join(neighbours, c))
+        colour_of[element] = element_colour
+        colour[element] = element_colour
         depth[element] = 0
-        for other, term in neighbours.get(chosen, ()):
-            parent[element] = other
+        for neighbour, term in neighbours.get(element_colour, ()):
+            parent[element] = neighbour
             parent_term[element] = term
-            depth[element] = depth[other] + 1
+            depth[element] = depth[neighbour] + 1
 
     # 3. The forest of every colour.
     forests = []
