@@ -55,11 +55,12 @@ from blackout.posterior import (
     Xor,
     anneal,
 )
+from blackout.posterior.coupling import RelaxedLikelihood
 from blackout.posterior.diagnostics import psnr
 from blackout.posterior.draw import make_prior
+from blackout.posterior.likelihood_steps import make_step
 from blackout.posterior.method import Run
 from blackout.posterior.problem import Streams
-from blackout.posterior.split_gibbs import RelaxedLikelihood, make_step
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]

@@ -34,10 +34,10 @@ from blackout.posterior import (
     SplitGibbs,
     anneal,
 )
+from blackout.posterior.likelihood_steps import HeatBath, Metropolis
 from blackout.posterior.outputs import COST_COLUMNS, PosteriorOutputs
 from blackout.posterior.problem import Measurements
 from blackout.posterior.rewards import Tilt
-from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
 from blackout.verification.draws import count_states
 from blackout.verification.toys import total_variation

@@ -1,6 +1,6 @@
 """Draw the forward process of a trained model: held-out images that decay to black.
 
-python examples/forward_strip.py runs/digits/<run_id> --out forward.png
+Usage: `python examples/forward_strip.py runs/digits/<run_id> --out forward.png`
 """
 
 from __future__ import annotations

@@ -22,39 +22,39 @@ from blackout.config.overrides import format_override
 
 Array = npt.NDArray[Any]
 
-MAX_COMPARED = 20_000  # columns, and rows, among which duplicates are looked for
+MAX_COMPARED = 20_000  # rows, and columns, that are searched for duplicates
 MAX_MOMENT_VALUES = 1 << 22  # values whose moments are computed
-MIN_ORDERED_ROWS = 20  # from which an order of rows is not chance
-MAX_LISTED_NAMES = 20  # in a setting that is proposed
-MAX_SHOWN_NAMES = 5  # in a message
+MIN_ORDERED_ROWS = 20  # fewer rows may be in order by chance
+MAX_LISTED_NAMES = 20  # names in a proposed setting
+MAX_SHOWN_NAMES = 5  # names in a message
 
 # Cameras
-MIN_OFFSET = 10
-MIN_OFFSET_PIXELS = 10  # at the lowest count, or 1 % of all
+MIN_OFFSET = 10  # counts; a smaller lowest count is no offset
+MIN_OFFSET_PIXELS = 10  # values at the lowest count; at least 1 % of all are needed, too
 
 # Outliers
-OUTLIER_RATIO = 100  # of a count to the largest of the others
-MAX_OUTLIER_SHARE = 0.01
-FEW_OUTLIERS = 3  # that may exceed this share of few values
-MIN_OUTLIER_VALUES = 100  # from which they may
-FEW_UNITS = 10  # a total that samples reach by chance only
+OUTLIER_RATIO = 100  # least ratio of an outlier to the largest other count
+MAX_OUTLIER_SHARE = 0.01  # of all values
+FEW_OUTLIERS = 3  # outliers that are allowed above this share
+MIN_OUTLIER_VALUES = 100  # data with fewer values are not allowed them
+FEW_UNITS = 10  # units; a smaller total is next to an empty sample
 
 # Hot pixels
-HOT_RATIO = 3  # of a pixel's smallest count to its neighbours' largest
+HOT_RATIO = 3  # least ratio of a pixel's smallest count to its neighbours' largest
 MIN_HOT_COUNT = 10
 
 # Columns
-MIN_DISTINCTIVE = 10  # entries that differ from the median, for equal columns to mean something
-RARE_ZERO_SHARE = 0.95  # of zeros of an element, next to which elements without units are expected
-MIN_BATCH_ROWS = 5  # of each value
+MIN_DISTINCTIVE = 10  # entries that differ from the median; columns with fewer agree by chance
+RARE_ZERO_SHARE = 0.95  # share of zeros of rare elements, among which all-zero ones are expected
+MIN_BATCH_ROWS = 5  # rows with each value of a batch column
 
 # Rows
 MIN_NORMALISED_TOTAL = 50
-BARCODE_SHARE = 0.8  # of names that are barcodes of cells
+BARCODE_SHARE = 0.8  # share of names that look like barcodes of cells
 MIN_GENE_SPREAD = 1.5  # standard deviation of the logarithm of the totals of rows
-GENE_SPREAD_RATIO = 3  # of the spread of rows to that of columns
+GENE_SPREAD_RATIO = 3  # least ratio of the spread of rows to that of columns
 MIN_DUPLICATE_SHARE = 0.01
-MIN_ISOLATED_SHARE = 0.2  # of duplicates without neighbours
+MIN_ISOLATED_SHARE = 0.2  # share of duplicates without similar rows
 
 # names of columns that describe samples
 SAMPLE_NAMES = re.compile(

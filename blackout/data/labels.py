@@ -19,9 +19,9 @@ from blackout.safe_reading import read_text
 Array = npt.NDArray[Any]
 Level = float | str  # value of a covariate
 TOTAL = "total"  # name of the total count of a sample, which can be used like a column
-MAX_LEVELS = 64  # of a covariate
+MAX_LEVELS = 64  # levels of a covariate
 MAX_NAMES = 10  # names that a message lists
-DEFAULT_BINS = 10  # of a column of numbers
+DEFAULT_BINS = 10  # classes of a column of numbers
 
 
 class Classes(NamedTuple):

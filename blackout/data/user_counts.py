@@ -189,11 +189,11 @@ def counts(  # noqa: PLR0913 - built from YAML
         "gain": units.gain,
     }
     try:
-        if _has_given_split(contents):
+        if _has_own_splits(contents):
             # 2. Use the splits of the file; validation data are taken from the training data.
-            ensure(not metadata and mask in (None, FINITE), _GIVEN_SPLIT_MESSAGE)
+            ensure(not metadata and mask in (None, FINITE), _OWN_SPLITS_MESSAGE)
             _refuse_split_settings(contents, split_plan, layout)
-            parts |= _read_given_split(contents, layout, units)
+            parts |= _read_own_splits(contents, layout, units)
             used = {f"{split}{suffix}" for split in SPLITS for suffix in ("", "_labels")}
             name_unused(contents, used, ())
             if "val" not in contents.arrays:
@@ -210,32 +210,11 @@ def counts(  # noqa: PLR0913 - built from YAML
                 used.add(mask)
             name_unused(contents, used, set(map(str, layout.exclude)))
 
-            # 3. The class and the levels of covariates of every sample.
+            # 3. Label the samples, and hold some of them out.
             classes = _read_classes(label_columns, table.columns, bins, bool(covariate_columns))
-            class_labels = classes.labels
-            if class_labels is not None and class_labels.shape != table.counts.shape[:1]:
-                shapes = f"[{len(table.counts)}], got {list(class_labels.shape)}"
-                raise ValueError(f"one label per sample is needed, {shapes}")
-            combined_labels, levels = _add_covariates(
-                class_labels,
-                covariate_columns,
-                table.columns,
-            )
+            parts |= _label_and_split(table, classes, covariate_columns, split_plan)
 
-            # 4. Hold out samples of every class, or whole groups.
-            rows = _split(table, class_labels, split_plan)
-            arrays = {"": table.counts, "_labels": combined_labels, "_observed": table.observed}
-            parts |= split_parts(rows, arrays)
-            parts |= {
-                "class_names": classes.names,
-                "class_values": classes.values,
-                "covariates": levels,
-                "features": table.features,
-                "sample_shape": table.sample_shape,
-                "offset": table.offset,
-            }
-
-        # 5. Warn about counts that look wrong, and assemble the data set.
+        # 4. Warn about counts that look wrong, and assemble the data set.
         for finding in findings(load_samples(inspected), parts["features"]):
             warnings.warn(finding, stacklevel=2)
         return _make_dataset(parts, max_count)
@@ -243,12 +222,13 @@ def counts(  # noqa: PLR0913 - built from YAML
         raise UserError(f"{file}: {error}") from error
 
 
-_GIVEN_SPLIT_MESSAGE = (
+_OWN_SPLITS_MESSAGE = (
     "'train' and 'test' are given: labels, covariates, group and mask are for one array to be split"
 )
 
 
 def _as_list(names: Any) -> list[Any]:
+    """Return one name, several, or None as a list of texts."""
     if isinstance(names, str | int):
         return [str(names)]
     return list(map(str, names or ()))
@@ -264,12 +244,13 @@ def _check_units(offset: int | None, gain: int | None) -> Units:
     return units
 
 
-def _has_given_split(contents: FileContents) -> bool:
+def _has_own_splits(contents: FileContents) -> bool:
+    """Return whether a file has arrays `train` or `test`; columns of tables do not count."""
     has_split = bool({"train", "test"} & contents.arrays.keys())
     return has_split and not contents.is_table and not contents.features
 
 
-def _read_given_split(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
+def _read_own_splits(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
     """Read the splits of a file: parts of `CountData`, and `inspected`, the training counts."""
     arrays = contents.arrays
     array_names = format_array_names(arrays)
@@ -352,6 +333,11 @@ def _read_classes(
 
 
 def _to_labels(name: str, array: Any) -> Tensor | None:
+    """Return an array of class numbers as int64 [N]; None for None.
+
+    Raises:
+        ValueError: values that are not whole numbers, or far larger than the number of samples.
+    """
     if array is None:
         return None
     array = drop_unit_axes(np.asarray(array))
@@ -364,6 +350,32 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
         "every class: number the classes 0, 1, 2, ...",
     )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _label_and_split(
+    table: CountTable, classes: Classes, covariates: Sequence[str], holdout: Holdout
+) -> dict[str, Any]:
+    """Return parts of `CountData`: samples of every class, or whole groups, are held out.
+
+    Raises:
+        ValueError: another number of labels than of samples, or an impossible split.
+    """
+    class_labels = classes.labels
+    if class_labels is not None and class_labels.shape != table.counts.shape[:1]:
+        shapes = f"[{len(table.counts)}], got {list(class_labels.shape)}"
+        raise ValueError(f"one label per sample is needed, {shapes}")
+    combined_labels, levels = _add_covariates(class_labels, covariates, table.columns)
+    rows = _split(table, class_labels, holdout)
+    arrays = {"": table.counts, "_labels": combined_labels, "_observed": table.observed}
+    return {
+        **split_parts(rows, arrays),
+        "class_names": classes.names,
+        "class_values": classes.values,
+        "covariates": levels,
+        "features": table.features,
+        "sample_shape": table.sample_shape,
+        "offset": table.offset,
+    }
 
 
 def _add_covariates(
@@ -379,6 +391,7 @@ def _add_covariates(
 
 
 def _split(table: CountTable, labels: Tensor | None, holdout: Holdout) -> SplitRows:
+    """Divide the samples at random by class, or by whole groups."""
     if holdout.group is None:
         num_samples = len(table.counts)
         return split_samples(

@@ -24,15 +24,15 @@ from blackout.flows.targets import Target, can_enumerate, enumerate_states
 from blackout.flows.weights import Z_95
 from blackout.random import SampleStreams, fold_seed
 
-NUM_RECORDS = 32  # times at which annealed chains are recorded, about
-NUM_GROUPS = 16  # of resampled chains, from whose variance errors are estimated
-SWEEPS_BETWEEN_SWAPS = 4  # of parallel tempering
-NUM_KEPT_STATES = 16  # of each replica of parallel tempering
+NUM_RECORDS = 32  # approximate number of times at which chains are recorded
+NUM_GROUPS = 16  # groups of resampled chains, whose variance gives the errors
+SWEEPS_BETWEEN_SWAPS = 4  # in parallel tempering
+NUM_KEPT_STATES = 16  # states of each replica of parallel tempering
 SWAP_KEY = 14  # separates the draws of the swaps from other uses of a seed
 PILOT_KEY = 15  # likewise of the pilot run that chooses times
 NUM_PILOT_CHAINS = 64
 MIN_PILOT_SWEEPS = 64
-UNIFORM_FRACTION = 0.2  # of the times that are placed independently of the pilot run
+UNIFORM_FRACTION = 0.2  # fraction of the times that do not depend on the pilot run
 NUM_FINE_TIMES = 1025  # grid on which the density of the times is computed
 MIN_SPREAD = 1e-9  # smallest standard deviation of a pilot's gains
 

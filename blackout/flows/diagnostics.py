@@ -46,7 +46,7 @@ NUM_QUENCH_SWEEPS = 16
 QUENCH_TIME = 1e3  # inverse temperature in units of the target's
 MAX_MODES = 4
 MIN_MODE_DISTANCE = 0.25  # fraction of the sites in which two modes differ
-MODE_QUANTILE = 0.9  # of the distances of annealed states to their mode, its radius
+MODE_QUANTILE = 0.9  # the radius of a mode is this quantile of its annealed states' distances
 
 # Thresholds of the flags. All together they flagged one of 400 perfect draws of four targets
 # (benchmarks/results/flag_rates.json).
@@ -169,8 +169,8 @@ def check_estimates(
             ends += [annealed_log_z - annealed_error, annealed_log_z + annealed_error]
         if difference > MAX_ERRORS * both_errors:
             flags["annealing_disagrees"] = (
-                f"log Z is {log_z:.4g} +- {error:.2g} by these samples, but "
-                f"{annealed_log_z:.4g} +- {annealed_error:.2g} by independent annealing"
+                f"log Z is {log_z:.4g} ± {error:.2g} by these samples, but "
+                f"{annealed_log_z:.4g} ± {annealed_error:.2g} by independent annealing"
             )
     has_few_samples = values["ess"] * len(log_weights) < MIN_EFFECTIVE_SAMPLES
     has_bad_weights = "low_ess" in flags or "infinite_variance" in flags
@@ -237,7 +237,7 @@ def _check_exact_values(values: dict[str, float]) -> Flags:
             continue
         error = values.get(f"{name}_error", math.nan)
         if abs(values[name] - exact) > max(MAX_ERRORS * error, EXACT_TOLERANCE):
-            estimate = f"{name} is estimated as {values[name]:.4g} +- {error:.2g}"
+            estimate = f"{name} is estimated as {values[name]:.4g} ± {error:.2g}"
             differences.append(f"{estimate}, but its exact value is {exact:.4g}")
     return {"exact_value_mismatch": ", ".join(differences)} if differences else {}
 

@@ -48,7 +48,7 @@ from blackout.random import fold_seed
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_PREVIEW_CHAINS = 1024  # of the estimates at the end of a run
+MAX_PREVIEW_CHAINS = 1024  # chains of the estimates at the end of a run
 PREVIEW_ROLLOUTS = 16  # rollouts whose number of chains limits those of the estimates
 CHECK_KEY = 13  # separates the draws of the checks from other uses of a seed
 

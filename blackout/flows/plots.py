@@ -101,7 +101,7 @@ def draw_state_grid(states: Tensor, levels: int, columns: int | None = None) -> 
 def correlations(states: Tensor, levels: int, weights: Any = None) -> list[float]:
     """Return the correlation of two sites of a torus by distance 0, 1, ... along an axis.
 
-    It is 1 for sites that always agree, and 0 for independent uniform ones; of spins +-1 it is
+    It is 1 for sites that always agree, and 0 for independent uniform ones; of spins ±1 it is
     the mean of s_0 s_r.
 
     References: this project; checked in tests/flows/test_annealing.py.

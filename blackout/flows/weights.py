@@ -11,10 +11,10 @@ from torch import Tensor
 from blackout.confidence_intervals import ROUNDING, interval, unseen_share
 from blackout.flows.targets import Target, exact_values
 
-Z_95 = 1.96  # errors on either side of an estimate that make a 95 % interval
-QUANTILE = 0.975  # of Student's t for independent weights
-GROUP_QUANTILE = 0.99  # of groups, which are too few to show how skewed they are
-TINY = 1e-300  # smallest weight, error or scale that is divided by
+Z_95 = 1.96  # standard errors on either side of a 95 % interval
+QUANTILE = 0.975  # quantile of Student's t for independent weights
+GROUP_QUANTILE = 0.99  # the same for groups, which are too few to show how skewed they are
+TINY = 1e-300  # smallest divisor
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def jackknife_error(
 ) -> float:
     """Return the error of log-mean-exp(w), or of the weighted mean of values.
 
-    The estimate +- 1.96 errors is an interval of at least 95 % for log Z, as far as the chains
+    The estimate ± 1.96 errors is an interval of at least 95 % for log Z, as far as the chains
     reach the mass: weights cannot show a mode that no chain has found. For means it covers less
     where the values are skewed; `_confidence_interval` corrects that.
 
@@ -298,7 +298,7 @@ def _confidence_interval(
     With independent weights it misses 2.5 % on either side.
 
     Of log Z it is the interval of the mean weight; of a mean that of the jackknife's pseudo-values
-    N h - (N - 1) h_-i. Groups are too few for either; their interval is +- 1.96 errors. No end is
+    N h - (N - 1) h_-i. Groups are too few for either; their interval is ± 1.96 errors. No end is
     nearer than 1.96 of `least_error`.
 
     References: this project; checked in tests/test_confidence_intervals.py.

@@ -22,7 +22,7 @@ from blackout.networks.unet import UNet
 
 MLP_WIDTH = 256
 MLP_DEPTH = 4
-MLP_KNOTS = 9  # of every element's curve
+MLP_KNOTS = 9  # knots of the curve of every element
 SEQUENCE_WIDTH = 96
 SEQUENCE_DEPTH = 6
 SEQUENCE_KERNEL = 3
@@ -33,13 +33,13 @@ DENSE_BLOCKS = 2
 DENSE_WIDTH = 256
 MAX_DENSE_SIZE = 2**13  # largest coarsest level, in numbers, that gets dense blocks
 
-MAX_POSITIONS = 256  # of the finest level; larger images are folded
-MAX_POSITIONS_NARROW = 64  # of narrow counts, whose many outputs need more channels
-MAX_FOLDED = 16  # elements that are folded to one position, at most
+MAX_POSITIONS = 256  # positions of the finest level; larger images are folded
+MAX_POSITIONS_NARROW = 64  # the same for narrow counts, whose many outputs need more channels
+MAX_FOLDED = 16  # largest number of elements that are folded to one position
 
-# (positions of the finest level, channels on up to so many)
+# (largest number of positions of the finest level, channels)
 CHANNELS_BY_POSITIONS = ((64, 32), (512, 16))
-MIN_CHANNELS = 8  # on more positions
+MIN_CHANNELS = 8  # channels on more positions
 
 # Settings of a body that is chosen automatically
 USER_SETTINGS = ("levels", "width", "depth", "channels", "dropout", "ordered")

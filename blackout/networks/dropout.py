@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from blackout.random.compiled_draws import load
 from blackout.random.words import bits_at, random_bits
 
-NUM_VALUES = 65_536  # of 16 random bits
+NUM_VALUES = 65_536  # values of 16 random bits
 INT16_OFFSET = 32_768  # int16 values are -32,768..32,767
-MAX_SEED = 2**63 - 1  # of the seeds of masks
+MAX_SEED = 2**63 - 1  # largest seed of a mask
 
 
 class BatchShard(NamedTuple):

@@ -113,7 +113,7 @@ def init_weights(layer: Affine, scale: float = 1.0) -> Affine:
 # Below these sizes, PyTorch's convolution is faster than Winograd's products
 WINOGRAD_MIN_CHANNELS = 128
 WINOGRAD_MIN_WIDTH = 8
-WINOGRAD_MIN_PIXELS = 1024  # of the batch
+WINOGRAD_MIN_PIXELS = 1024  # pixels of the whole batch
 WINOGRAD_TILE = 4  # sides must be multiples of it
 
 

@@ -90,14 +90,14 @@ Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
 ORDER_KEY = 0
 ITEMS_KEY = 1
 NOISE_KEY = 2
-PERMUTATION_KEY = 3  # of `one_permutation`
+PERMUTATION_KEY = 3  # the order of `one_permutation`
 SPLIT_KEYS: dict[Split, int] = {"train": 0, "test": 1, "val": 2}  # of puzzles
-NOISE_SPLIT_KEYS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}  # of the noise of images
+NOISE_SPLIT_KEYS: dict[Split, int] = {"test": 0, "train": 1, "val": 2}  # of noise on images
 
 NUM_HASHED = 16  # puzzles in the fingerprint of a split
 LIST_SUFFIXES = (".svm", ".svmlight", ".libsvm", ".txt")
-MIN_UNIFORM = 2.0**-50  # of normal noise, so that it is finite
-MAX_DIGITS = 18  # of a number, so that it fits int64
+MIN_UNIFORM = 2.0**-50  # smallest uniform of normal noise, so that the noise is finite
+MAX_DIGITS = 18  # digits of a number that fits int64
 
 
 @dataclass(eq=False)

@@ -609,9 +609,11 @@ class InverseRiffle(PermutationDistribution):
         Args:
             z: scores of a list, [..., n].
         """
-        left = F.logsigmoid(z)
-        right = F.logsigmoid(-z)
-        return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
+        log_left = F.logsigmoid(z)
+        log_right = F.logsigmoid(-z)
+        return F.pad(log_left.cumsum(-1), (1, 0)) + F.pad(
+            log_right.flip(-1).cumsum(-1).flip(-1), (0, 1)
+        )
 
     def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         """Draw the packet of every item."""

@@ -86,7 +86,7 @@ class Condition:
             if match is None:
                 raise UserError(
                     f"given: {clause.strip()!r} is not understood: say A before B, A after B, "
-                    "A first, A last, A at 2 (places from 0), parted by commas"
+                    "A first, A last, A at 2 (places from 0), separated by commas"
                 )
             item = parse_item(match[1])
             if match[2]:

@@ -7,6 +7,7 @@
 
 from blackout.posterior.auto import Auto, Direct, conjugate_state
 from blackout.posterior.blind import BlindProblem, UnknownParameter
+from blackout.posterior.coupling import Coupling
 from blackout.posterior.method import Method, PosteriorSamples
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.noise_denoise import NoiseDenoise
@@ -27,7 +28,7 @@ from blackout.posterior.operators import (
 from blackout.posterior.particle_baselines import SMC, Overwrite, SteeredParticles
 from blackout.posterior.problem import InverseProblem, Prior, Problem
 from blackout.posterior.rewards import Classifier, Reward
-from blackout.posterior.split_gibbs import Coupling, SplitGibbs, anneal
+from blackout.posterior.split_gibbs import SplitGibbs, anneal
 
 __all__ = [
     "SMC",

@@ -18,13 +18,14 @@ from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDe
 from blackout.distributed import rank
 from blackout.errors import UserError, ensure
 from blackout.posterior.blind import BlindProblem
+from blackout.posterior.likelihood_steps import HeatBath
 from blackout.posterior.method import Method, Run, check_levels
 from blackout.posterior.noise import Binomial, Exact, Flips, to_tensor
 from blackout.posterior.noise_denoise import known_mask
 from blackout.posterior.operators import Identity, Separable
 from blackout.posterior.particle_baselines import SMC, Overwrite
 from blackout.posterior.problem import InverseProblem, Prior, Problem, repeat_rows
-from blackout.posterior.split_gibbs import HeatBath, SplitGibbs
+from blackout.posterior.split_gibbs import SplitGibbs
 
 # What follows is measured by `python -m benchmarks.posterior_accuracy` on exact posteriors, unless
 # a line has other evidence. Each takes about 800 network evaluations with the default grid of the

@@ -75,7 +75,7 @@ METRICS = {
 
 
 def _measurement_setting(request: Mapping[str, Any]) -> Any:
-    """Return the setting `measurement`, or for `calibrate` that many truths of the model."""
+    """Return the setting `measurement`, or that of N truths of the model for `calibrate=N`."""
     num_truths = request.get("calibrate")
     measurement = request.get("measurement")
     if num_truths is None:
@@ -276,7 +276,7 @@ class PosteriorDraw(Draw):
         return len(self.measurements) * num_samples
 
     def outputs(self, seed: int) -> PosteriorOutputs:
-        """Return what writes estimates, pictures and diagnostics."""
+        """Return the collector that writes estimates, pictures and diagnostics."""
         return PosteriorOutputs(self, seed)
 
     @property

@@ -153,5 +153,5 @@ def known_mask(prior: Prior, problem: Problem) -> Tensor | None:
     can_weight = has_step_probability(prior.process)
     if not can_weight or isinstance(prior.kernel, StatefulKernel):
         return None
-    known = problem.known_elements(prior.shape) if isinstance(problem, InverseProblem) else None
-    return None if known is None else known[1]
+    elements = problem.known_elements(prior.shape) if isinstance(problem, InverseProblem) else None
+    return None if elements is None else elements[1]

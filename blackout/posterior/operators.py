@@ -365,12 +365,12 @@ class Pool(LinearOperator):
         if len(blocks) == 1:
             return x.double().reshape(len(x), -1, self.size).sum(-1)
         # adding slices is several times faster than a sum over two axes of blocks
-        first, *others = (
+        first, *other_slices = (
             x[:, :, row :: self.size, column :: self.size]
             for row in range(self.size)
             for column in range(self.size)
         )
-        return sum(others, first.double())
+        return sum(other_slices, first.double())
 
     def incidence(self, shape: Shape) -> Tensor | None:
         """Return the block of every element, int64 [2, P]; see `Operator.incidence`."""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 COST_COLUMNS = ("sweep", "level", "network_evaluations", "likelihood_evaluations", "seconds")
 
 # limits beyond which a measurement gets a warning
-MIN_R_HAT_LIMIT = 1.05  # of many or long chains; of others, what perfect chains seldom exceed
+MIN_R_HAT_LIMIT = 1.05  # few or short chains have a higher limit, which perfect ones seldom exceed
 R_HAT_FALSE_ALARMS = 0.05  # share of runs with perfect chains in which some R-hat is a warning
-# level at which it is computed for normal values: counts have ties, and exceed it a little more
-# often (`python -m benchmarks.flag_rates`)
+# level at which the limit is computed for normal values; counts have ties and exceed it slightly
+# more often (`python -m benchmarks.flag_rates`)
 R_HAT_LEVEL = 0.04
 MIN_P_VALUE = 1e-3
 MAX_REPAIRED_SHARE = 0.05
@@ -43,7 +43,7 @@ MAX_REPAIRED_SHARE = 0.05
 # draws of the model for the prior predictive p-value
 MODEL_DRAW_STEPS = 8
 MAX_MODEL_DRAWS = 64
-MAX_COST_SHARE = 0.15  # of all other network evaluations
+MAX_COST_SHARE = 0.15  # largest share of the network evaluations of the samples themselves
 NUM_PERTURBED = 64  # measurements of data similar to a sample
 NUM_PERTURBATIONS = 2  # noised states of each sample
 
@@ -59,7 +59,7 @@ REPLICATE_KEY = 13
 MODEL_DRAW_KEY = 14
 PERTURBATION_KEY = 15
 
-MAX_TABLE_ROWS = 100_000  # of posterior.csv
+MAX_TABLE_ROWS = 100_000  # rows of posterior.csv
 
 # pictures
 MAX_ROWS = 8  # measurements of reconstruction.png
@@ -276,8 +276,8 @@ class PosteriorOutputs:
                 for variable, values in variables.items():
                     data = file.require_group(group).create_dataset(variable, data=values)
                     num_other = values.ndim - len(dims)
-                    others = [f"{variable}_dim_{number}" for number in range(num_other)]
-                    for axis, dim in enumerate([*dims, *others]):
+                    other_dims = [f"{variable}_dim_{number}" for number in range(num_other)]
+                    for axis, dim in enumerate([*dims, *other_dims]):
                         if dim not in file[group]:
                             file[group][dim] = np.arange(values.shape[axis])
                             file[group][dim].make_scale(dim)

@@ -385,13 +385,13 @@ class Overwrite(Method):
     @staticmethod
     def _known_elements(problem: Problem, prior: Prior) -> tuple[Tensor, Tensor]:
         """Return known counts [n or 1, *shape], and where they are known, bool [*shape]."""
-        known = None
+        elements = None
         if isinstance(problem, InverseProblem):
-            known = problem.known_elements(prior.shape)
-        if known is None:
+            elements = problem.known_elements(prior.shape)
+        if elements is None:
             raise ValueError(
                 "posterior=overwrite needs exactly known elements: use noise=exact with "
                 "operator=inpaint, inpaint_box or inpaint_random"
             )
-        y, mask = known
+        y, mask = elements
         return y.to(prior.device, count_dtype(prior.process.max_count)), mask.to(prior.device)

@@ -22,11 +22,12 @@ from blackout.files import save_picture
 from blackout.preemption import signals
 from blackout.protocols import Draw, Drawn, Samples, Scorer, Source, Split, Watch
 from blackout.protocols import Scores as Accumulators
-from blackout.training.lightning_module import StepCallback, TrainingModule, check_finite
+from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import log_picture
+from blackout.training.step_callbacks import StepCallback, check_finite
 
 MAX_PREVIEW_SAMPLES = 2500  # samples of a picture, as in `sample.py shown=...`: 50 rows of 50
-MAX_SCORED_SAMPLES = 10**8  # as in `sample.py num_samples=...`: their numbers alone need 0.8 GB
+MAX_SCORED_SAMPLES = 10**8  # as in `sample.py num_samples=...`; their indices alone take 0.8 GB
 MAX_STEPS = 10**6  # steps of a sampler
 
 

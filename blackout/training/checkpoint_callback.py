@@ -24,8 +24,8 @@ from blackout.preemption import signals
 from blackout.random import compiler_version
 from blackout.training.checkpoint_files import BEST, LAST, read_checkpoint, write_checkpoint
 from blackout.training.host_copies import HostCopy, copy_to_host
-from blackout.training.lightning_module import StepCallback, check_finite
 from blackout.training.loggers import MetricsCSV, Wandb
+from blackout.training.step_callbacks import StepCallback, check_finite
 
 
 class AtomicCheckpointIO(CheckpointIO):

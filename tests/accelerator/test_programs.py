@@ -57,8 +57,8 @@ def counts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SMALL = ("network=mlp", "network.body.width=16", "network.body.depth=1")
+# enough training for scores of 60 digits, which may cost no more than the training
 SCORED = (*SMALL, "trainer.max_steps=12", "batch_size=32", "callbacks.scores.num_samples=60")
-"""Enough training for scores of 60 samples of the digits, which may cost no more than training."""
 BETWEEN = (
     "callbacks.scores.every_n_steps=6",
     "callbacks.scores.num_samples_between=40",

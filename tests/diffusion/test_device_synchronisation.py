@@ -39,7 +39,8 @@ from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
 from blackout.random import SampleStreams, torch_draws
-from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
+from blackout.training.lightning_module import TrainingModule
+from blackout.training.step_callbacks import NonFiniteGuard
 from tests.devices import Watch
 
 SHAPE = (1, 8, 8)

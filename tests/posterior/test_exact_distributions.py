@@ -24,8 +24,8 @@ from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
 from blackout.posterior import InverseProblem, Reward
+from blackout.posterior.likelihood_steps import colour_forests
 from blackout.posterior.rewards import Tilt
-from blackout.posterior.split_gibbs import colour_forests
 from blackout.random import SampleStreams
 
 STATES = torch.tensor(list(itertools.product(range(3), repeat=3)))

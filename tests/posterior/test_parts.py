@@ -36,6 +36,7 @@ from blackout.posterior import (
     anneal,
     conjugate_state,
 )
+from blackout.posterior.coupling import Coupling
 from blackout.posterior.diagnostics import (
     coverage,
     ess_bulk,
@@ -51,8 +52,9 @@ from blackout.posterior.diagnostics import (
     rank_p_value,
 )
 from blackout.posterior.draw import make_prior
+from blackout.posterior.likelihood_steps import colour_forests, make_step
 from blackout.posterior.problem import repeat_rows
-from blackout.posterior.split_gibbs import Coupling, colour_forests, find_possible_state, make_step
+from blackout.posterior.split_gibbs import find_possible_state
 from blackout.random import SampleStreams
 from blackout.verification.draws import p_value
 

@@ -124,7 +124,7 @@ def test_impossible_sharding_is_refused(
 ) -> None:
     for kind in (TrainLoader, EvalLoader):
         with pytest.raises(
-            ValueError, match="positive multiple of the number of processes|rank must be between"
+            ValueError, match=r"batch_size, the samples of all processes|rank must be between"
         ):
             kind(numbered, batch_size, rank=rank, world_size=world_size)
 

@@ -14,7 +14,7 @@ from blackout.config.settings import configure_libraries
 from blackout.errors import UserError
 from blackout.preemption import signals
 from blackout.training.data_module import check_sharding
-from blackout.training.lightning_module import StepCallback
+from blackout.training.step_callbacks import StepCallback
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,12 @@ def test_an_offline_wandb_run_has_all_values_and_continues_with_the_run(run, tmp
         row["trainer/global_step"] for row in first.history + second.history if "train/loss" in row
     ]
     assert steps == list(range(8))
-    shown = {
+    logged = {
         row["trainer/global_step"]: row["train/loss"]
         for row in second.history
         if "train/loss" in row
     }
-    assert {int(row["step"]): float(row["train/loss"]) for row in metrics(directory)[6:8]} == shown
+    assert {int(row["step"]): float(row["train/loss"]) for row in metrics(directory)[6:8]} == logged
     assert any("train/images_per_second" in row for row in first.history)
     for name in ("val/bits_per_dim", "frechet_distance_digits"):
         assert second.summary[name] > 0 and second.summary[name] != first.summary[name]

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from blackout.networks.dropout import Dropout
-from blackout.training.lightning_module import NonFiniteGuard, TrainingModule
+from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import EMA, Optimization, ema_decay
+from blackout.training.step_callbacks import NonFiniteGuard
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():

@@ -7,12 +7,12 @@ import pytorch_lightning as pl
 import torch
 
 from blackout.cli import sample_batches
-from blackout.training import callbacks, lightning_module
+from blackout.training import callbacks, step_callbacks
 
 
 def test_plain_lines_where_the_output_is_no_terminal(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
-    monkeypatch.setattr(lightning_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(step_callbacks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     for name in ("on_train_start", "on_train_batch_end"):
         monkeypatch.setattr(pl.callbacks.RichProgressBar, name, lambda *_: None)
     metrics = {"train/loss": torch.tensor(1.5)}

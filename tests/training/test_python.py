@@ -32,7 +32,8 @@ from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import CountInputs, LESite, ResidualMLP, UNet
 from blackout.permutations.datasets import jigsaw_digits
-from blackout.training.lightning_module import HeldOutMean, TrainingModule
+from blackout.training.held_out_mean import HeldOutMean
+from blackout.training.lightning_module import TrainingModule
 from tests import processes
 from tests.cli.conftest import ROOT
 

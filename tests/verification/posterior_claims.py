@@ -26,10 +26,11 @@ from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.posterior import NoiseDenoise
 from blackout.posterior.auto import Direct, conjugate_state
+from blackout.posterior.coupling import Coupling
 from blackout.posterior.noise import Binomial, Exact, Flips, Poisson
 from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
 from blackout.posterior.problem import InverseProblem, Prior, Streams
-from blackout.posterior.split_gibbs import Coupling, SplitGibbs
+from blackout.posterior.split_gibbs import SplitGibbs
 from blackout.random import SampleStreams, categorical
 from blackout.verification.draws import count_states, p_value, state_numbers
 from blackout.verification.toys import (

@@ -24,7 +24,7 @@ from blackout.data.formats.contents import (
 from blackout.errors import UserError
 from blackout.safe_reading import check_size, limit_memory, open_regular, stored_bytes
 
-TEXT_TYPES = ("string", "large_string", "string_view")  # of Arrow
+TEXT_TYPES = ("string", "large_string", "string_view")  # Arrow's types of text
 NUMBER_TYPES = ("int", "uint", "float", "half", "double", "bool", "decimal", "null")
 DICTIONARY_TYPE = "dictionary<values=string"
 PANDAS_METADATA = b"pandas"  # key of the schema's metadata

@@ -179,7 +179,7 @@ def _find_one(folder: Path, prefix: str, names: tuple[str, ...]) -> Path | None:
 
 
 def _read_names(path: Path) -> list[list[str]]:
-    """Read the rows of a table of names, parted by tabs.
+    """Read the rows of a table of names, separated by tabs.
 
     Raises:
         UserError: rows of unequal length, or none.

@@ -25,7 +25,7 @@ from blackout.data.formats.tables import make_table
 from blackout.errors import UserError, ensure, refuse
 
 MEMORY_PER_BYTE = 20  # bytes of memory for every byte of a table of text
-SEPARATORS = "\t;,"  # the one that parts most numbers, or the first
+SEPARATORS = "\t;,"  # the one that separates most numbers, or the first
 DECIMAL = re.compile(r"[+-]?\d+([.,]\d+)?", re.ASCII)  # a number with a point or a comma
 NUM_SNIFFED_ROWS = 20
 MIN_NUMBERED_COLUMNS = 4  # from which a row of evenly spaced numbers is not chance

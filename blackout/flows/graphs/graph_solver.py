@@ -209,7 +209,7 @@ def load_problems(
     colours: int,
     unit_weights: bool,
 ) -> list[Problem]:
-    """Return a problem on the graphs in files, or on those the test graphs of a trained flow.
+    """Return a problem on the graphs in files, or on the test graphs of a trained flow.
 
     Args:
         name: of the problem, see `reduce_problem`.

@@ -564,8 +564,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     n = len(alternatives)
     if n < 2 or not votes or [number for number, _ in alternatives] != [*range(1, n + 1)]:
         raise UserError(
-            f"{file}: not a file of PrefLib: it has {n} alternatives, numbered 1, 2, ..., and "
-            f"{len(votes)} votes; at least 2 alternatives and 1 vote are needed"
+            f"{file}: not a file of PrefLib: {n} alternatives and {len(votes)} votes; at least 2 "
+            "alternatives, numbered 1, 2, ..., and 1 vote are needed"
         )
     stated = {name: int(size) for name, size in STATED_SIZE.findall("\n".join(lines))}
     # 2. the levels of each vote

@@ -186,10 +186,9 @@ def from_ratings(name: str, ratings: Ratings, options: RankingOptions) -> Permut
 
     References: Severo et al. 2025, section 5.3.
     """
-    # 1. items
+    # 1. Items, and the ratings of them.
     item_names, item, chosen_items = _choose_items(name, ratings, options)
     num_items = len(chosen_items)
-    # 2. ratings of these items, sorted by user
     is_chosen = torch.isin(item, chosen_items)
     user_names, user = ratings.user[is_chosen].unique(return_inverse=True)
     order = user.argsort(stable=True)
@@ -199,31 +198,14 @@ def from_ratings(name: str, ratings: Ratings, options: RankingOptions) -> Permut
         torch.searchsorted(chosen_items, item[is_chosen][order]),
         ratings.rating[is_chosen][order],
     )
-    pairs = (ratings.user * num_items + ratings.item).sort().values
-    repeated_pairs = pairs[1:][pairs.diff() == 0].tolist()
-    if repeated_pairs:
-        pair = repeated_pairs[0]
-        user_name = user_names[pair // num_items]
-        item_name = item_names[chosen_items[pair % num_items]]
-        raise UserError(
-            f"{name}: user {user_name} rates item {item_name} more than once: "
-            "leave one rating of each"
-        )
-    # 3. users with enough ratings
-    median = int(num_ratings.sort().values[(len(num_ratings) - 1) // 2])
-    default_length = max(2, min(DEFAULT_LENGTH, median))
-    length = default_length if options.length is None else options.length
-    users = (num_ratings >= length).nonzero().squeeze(1)
-    if len(users) < MIN_USERS:
-        num_remaining = int((num_ratings >= default_length).sum())
-        raise UserError(
-            f"{name}: {len(users)} users rated {length} or more of the {num_items} items; "
-            f"{MIN_USERS} are needed: dataset.length={default_length} leaves {num_remaining}"
-        )
-    # 4. split
+    _check_distinct(name, ratings, user_names, item_names[chosen_items])
+
+    # 2. Users with enough ratings, some of whom are held out.
+    users, length = _choose_users(name, num_ratings, num_items, options.length)
     split = split_samples(len(users), options.validation, options.holdout, options.seed)
     train_users = users[split.train]
 
+    # 3. Rankings.
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """Draw training rankings."""
         streams = repetition_streams(options.seed, index, augment)
@@ -249,6 +231,52 @@ def from_ratings(name: str, ratings: Ratings, options: RankingOptions) -> Permut
         code="insertion",
         validation=held_out(split.val, len(split.test)) if len(split.val) else None,
     )
+
+
+def _check_distinct(name: str, ratings: Ratings, user_names: Tensor, item_names: Tensor) -> None:
+    """Refuse several ratings of one item by one user.
+
+    Raises:
+        UserError: names user and item.
+    """
+    num_items = len(item_names)
+    pairs = (ratings.user * num_items + ratings.item).sort().values
+    repeated_pairs = pairs[1:][pairs.diff() == 0].tolist()
+    if repeated_pairs:
+        pair = repeated_pairs[0]
+        user_name = user_names[pair // num_items]
+        item_name = item_names[pair % num_items]
+        raise UserError(
+            f"{name}: user {user_name} rates item {item_name} more than once: "
+            "leave one rating of each"
+        )
+
+
+def _choose_users(
+    name: str, num_ratings: Tensor, num_items: int, length: int | None
+) -> tuple[Tensor, int]:
+    """Return the users who rated `length` items or more, int64 [U], and the length.
+
+    Args:
+        name: of the data set.
+        num_ratings: of every user, int64 [users].
+        num_items: number of chosen items, for the message.
+        length: of a ranking; None for the default of `rankings`.
+
+    Raises:
+        UserError: too few users.
+    """
+    median = int(num_ratings.sort().values[(len(num_ratings) - 1) // 2])
+    default_length = max(2, min(DEFAULT_LENGTH, median))
+    length = default_length if length is None else length
+    users = (num_ratings >= length).nonzero().squeeze(1)
+    if len(users) < MIN_USERS:
+        num_remaining = int((num_ratings >= default_length).sum())
+        raise UserError(
+            f"{name}: {len(users)} users rated {length} or more of the {num_items} items; "
+            f"{MIN_USERS} are needed: dataset.length={default_length} leaves {num_remaining}"
+        )
+    return users, length
 
 
 def _choose_items(

@@ -116,8 +116,8 @@ class CodeScorer:
             raise UserError(
                 f"{path}: integers [N, {source.length}], the array `permutation`, are needed"
             )
-        others = {name: torch.from_numpy(values) for name, values in arrays.items()}
-        return {"samples": torch.from_numpy(x.astype(np.int64)), **others}
+        columns = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        return {"samples": torch.from_numpy(x.astype(np.int64)), **columns}
 
 
 class PermutationScores:
