@@ -33,13 +33,23 @@ def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield paper, row
 
 
+def commands(row: Mapping[str, Any]) -> list[str]:
+    """Return the commands of a row in the order in which they are run.
+
+    `<run>` stands for the folder of the run that the train.py before it makes, or of the prior.
+    """
+    found = list(row.get("first", ()))
+    found += [f"train.py {flags(run)}experiment={run}" for run in row.get("runs", ())]
+    prior = "" if "small" in row else " ckpt=<run>"
+    found += [f"sample.py {flags(task)}task={task}{prior}" for task in row.get("task", ())]
+    if "command" in row:
+        found.append(row["command"])
+    return [*found, *row.get("then", ())]
+
+
 def command(row: Mapping[str, Any]) -> str:
     """Return the commands of a row, in Markdown."""
-    commands = [f"train.py {flags(run)}experiment={run}" for run in row.get("runs", ())]
-    prior = "" if "small" in row else " ckpt=<run>"
-    commands += [f"sample.py {flags(task)}task={task}{prior}" for task in row.get("task", ())]
-    commands = [*(commands or [row["command"]]), *row.get("then", ())]
-    return "-" if commands == ["-"] else ", ".join(f"`{command}`" for command in commands)
+    return ", ".join(f"`{command}`" for command in commands(row))
 
 
 def flags(run: str) -> str:
@@ -65,17 +75,19 @@ def page() -> str:
                 "",
                 f"## {paper}",
                 "",
-                "| what | command | state | published |",
-                "|---|---|---|---|",
+                "| what | command | writes | state | published |",
+                "|---|---|---|---|---|",
             ]
             last = paper
-        cells = (row["item"], command(row).replace("|", "\\|"), row["state"], str(row["published"]))
-        lines.append(f"| {' | '.join(cells)} |")
+        writes = ", ".join(f"`{name}`" for name in row["shows"])
+        cells = row["item"], command(row), writes, row["state"], str(row["published"])
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     states = "; ".join(
         f"**{state}** ({counted[state]}): {meaning}" for state, meaning in STATES.items()
     )
     run = (
-        "`<run>` is the folder of the run that the command before it trains, or that of the prior."
+        "`<run>` is the folder of the run that the command before it trains, or that of the prior. "
+        "What a command writes is a value that it prints or a file in its folder."
     )
     return "\n".join(
         ["# Coverage of the five papers", "", f"States, and their rows: {states}.", "", run, *lines]

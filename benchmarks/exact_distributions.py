@@ -447,6 +447,7 @@ class Dna(ExactModel):
                 {
                     "scale": scale,
                     "reward": float(words.mean()),
+                    "median_reward": float(words.double().median()),
                     "exact_reward": tilted.expected(pair),
                     "standard_error": float(words.std() / math.sqrt(len(x)))
                     if len(x) > 1

@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -149,7 +149,7 @@ class Training:
         generator = torch.Generator().manual_seed(seed)
         while (used := (time.process_time() - began) / seconds) < 1:
             if number % self.rollout.every_n_steps == 0:
-                roll_out(self.rollout, self.target, self._rates, seed + number, self.replay)
+                roll_out(self.rollout, self.target, self.rates, seed + number, self.replay)
             self.optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * used))
             u = torch.rand(self.batch, 3, generator=generator).double()
             whole = isinstance(self.objective, TrajectoryBalance)
@@ -168,7 +168,8 @@ class Training:
             number += 1
         return FlowSampler(self.averaged, self.target)
 
-    def _rates(self, states: States, t: float) -> Tensor:
+    def rates(self, states: States, t: float) -> Tensor:
+        """Return the net rates of the network in training, float64 [B, d, S]."""
         with torch.no_grad():
             return self.network(
                 states.x, torch.full((len(states.x),), t), states.log_ratios.float()
@@ -324,6 +325,24 @@ class OptimalStein(Rollout):
         return dlogp_dt.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
 
 
+def estimator_std(training: Training, rollout: Rollout, repeats: int) -> float:
+    """Return the standard deviation of the estimate of d log Z / dt, averaged over the times.
+
+    References: Ou et al. 2025, Figure 1.
+
+    Args:
+        training: whose rates simulate the chains.
+        rollout: whose estimator is judged.
+        repeats: number of independent rollouts, at least 2.
+    """
+    repeated = replace(rollout, buffer_size=repeats)
+    target = training.target
+    replay = ReplayBuffer(repeated, target.levels, target.sites)
+    for seed in range(repeats):
+        roll_out(repeated, target, training.rates, seed, replay)
+    return float(replay.dlogz_dt.std(0).mean())
+
+
 def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     rollouts = {name: Rollout(32, 128, estimator=name) for name in ("plain", "stein")}
@@ -339,6 +358,7 @@ def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]
                 {
                     "coupling": coupling,
                     "d log Z / dt": name,
+                    "std": estimator_std(training, rollout, 4 if quick else 32),
                     "loss": training.last_loss,
                     **describe(target, paths),
                 }

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ class Run:
     name: str
     train: tuple[str, ...]
     asked: Mapping[str, tuple[str, ...]]
+
+    def shortened(self) -> Run:
+        """Return the run with a few steps and samples, for a check that it works."""
+        asked = {name: (*settings, "num_samples=4") for name, settings in self.asked.items()}
+        return replace(self, train=(*self.train, "debug=fast"), asked=asked)
 
     def commands(self, scale: str, runs: Path, data_dir: str) -> dict[str, list[str]]:
         """train.py under the name "", and sample.py for everything asked, with where it writes

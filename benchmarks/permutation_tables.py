@@ -37,7 +37,7 @@ class Row:
     Args:
         name: of the row.
         train: settings of `train.py`.
-        decoders: `sampler=` of `sample.py`.
+        decoders: `decoder=` of `sample.py`.
         judged: what is put in order at the published size; None for as many as elsewhere.
         steps: whether the steps of the scale are meant.
     """
@@ -51,13 +51,13 @@ class Row:
     def run(self, scale: str) -> Run:
         """With the settings of a scale."""
         number = self.judged if scale == "paper" and self.judged else _JUDGED[scale]
-        # whose widths are the published ones
-        as_trained = {"beam": "model"} if scale == "paper" else {}
+        # the widths of the published models' own beams are the published ones
+        own = "beam" if scale == "paper" else None
         trusted = ("trusted=[benchmarks]",) if any(_BASELINES in one for one in self.train) else ()
-        asked = {
-            name: (f"sampler={as_trained.get(name, name)}", f"num_samples={number}", *trusted)
-            for name in self.decoders
-        }
+        asked = {}
+        for name in self.decoders:
+            decoder = () if name == own else (f"decoder={name}",)
+            asked[name] = (*decoder, f"num_samples={number}", *trusted)
         return Run(self.name, self.train + (SCALES[scale] if self.steps else ()), asked)
 
 

@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--pieces", type=int, default=None, help="of fair: per side, instead of the scale's"
     )
-    parser.add_argument("--only", default=None, help="of fair: methods with this in their name")
+    parser.add_argument("--only", default=None, help="rows with this in their name")
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
     if options.what in (*TABLES, *permutation_codes.SUBJECTS):
@@ -180,6 +180,9 @@ def main(argv: list[str] | None = None) -> None:
         else:
             begin, make_rows = permutation_codes.SUBJECTS[options.what]
             table = begin(options.scale)
+        table = [run for run in table if options.only is None or options.only in run.name]
+        if options.quick:
+            table = [run.shortened() for run in table]
         place = options.runs.resolve()
         found = permutation_runs.make(
             table, make_rows, options.scale, place, options.data_dir, options.show
