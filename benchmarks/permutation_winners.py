@@ -2,8 +2,8 @@
 benchmarks.permutation_winners`.
 
 Every row has the CPU seconds of the whole method on one thread: of a network those of `train.py`
-and `sample.py`, of a simple method those of fitting and solving. Networks have about a minute;
-simple methods stop when they have finished, which is earlier.
+and `sample.py`, which of rankings also fit the classical models, of a simple method those of
+fitting and solving. Networks have about a minute; simple methods stop when they have finished.
 
 - tours: 10 uniform cities; the mean gap to the shortest tour.
 - sorting: five numbers of two 8x8 digits; the share of lists sorted right.
@@ -75,7 +75,7 @@ class Network:
 
 
 def run_network(network: Network, num_steps: int, runs: Path) -> tuple[dict[str, Any], float]:
-    """Train and evaluate a network; return metrics.json and CPU seconds."""
+    """Train and evaluate a network; return the values in metrics.json, and CPU seconds."""
     run_id = "".join(c if c.isalnum() else "_" for c in network.method)
     train = (
         *network.train,
@@ -94,7 +94,8 @@ def run_network(network: Network, num_steps: int, runs: Path) -> tuple[dict[str,
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return json.loads((out / "metrics.json").read_text(encoding="utf-8")), seconds
+    report_of_run = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    return report_of_run["values"], seconds
 
 
 def timed(method: Callable[[], Any]) -> tuple[Any, float]:
@@ -189,15 +190,11 @@ def sorting(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
     """Yield the shares of lists that networks and a classifier sort right, in per cent."""
     score = "lists sorted, %"
     sort = ("family=shuffle", "dataset=sort_digits")
-    networks = (
-        Network("network", sort, (f"num_samples={num_puzzles}",)),
-        Network("ListMLE", (*sort, "baseline=listmle"), (f"num_samples={num_puzzles}",)),
-    )
-    for network in networks:
-        metrics, seconds = run_network(network, num_steps, runs)
-        share = metrics["accuracy"]
-        error = 100 * share_error(share, num_puzzles)
-        yield row_of("sorting", network.method, score, 100 * share, error, seconds)
+    network = Network("network", sort, (f"num_samples={num_puzzles}",))
+    metrics, seconds = run_network(network, num_steps, runs)
+    share = metrics["accuracy"]
+    error = 100 * share_error(share, num_puzzles)
+    yield row_of("sorting", network.method, score, 100 * share, error, seconds)
     share, seconds = timed(lambda: sort_by_classifier(num_puzzles))
     error = 100 * share_error(share, num_puzzles)
     yield row_of("sorting", "digit classifier (labels)", score, 100 * share, error, seconds)
@@ -265,9 +262,8 @@ def rankings(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
             ("dataset=permutations", f"dataset.path={path}", "num_samples=16"),
         )
         metrics, seconds = run_network(network, num_steps, runs)
-        likelihood = metrics["likelihood"]
-        bits = likelihood["nll_bits_test"]
-        error = likelihood.get("nll_bits_test_error", math.nan)
+        bits = metrics["nll_bits_test"]
+        error = metrics.get("nll_bits_test_error", math.nan)
         yield row_of(name, "codes (network)", score, bits, error, seconds)
         parts = [torch.from_numpy(part) for part in (train, val, test)]
         fits: dict[str, Callable[[], Any]] = {
@@ -310,12 +306,20 @@ def markdown_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def stored_rows(path: Path | None, task: str) -> list[Row]:
+    """Return the rows of a task in a file of results, if it exists."""
+    if path is None or not path.exists():
+        return []
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return [row for row in rows if row["task"].split(",")[0] == task]
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run all tasks; write the results and the table of the page unless `--quick` is given."""
     parser = arguments(__doc__)
     parser.set_defaults(json=RESULTS, threads=1, device="cpu")
     parser.add_argument("--page", type=Path, default=PAGE, help="whose table is replaced")
-    parser.add_argument("--only", choices=TASKS, action="append", help="some of the tasks")
+    parser.add_argument("--only", choices=TASKS, action="append", help="tasks to run again")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     if options.quick and options.json == RESULTS:
@@ -324,13 +328,14 @@ def main(argv: list[str] | None = None) -> None:
     with TemporaryDirectory() as folder:
         for name, task in TASKS.items():
             if options.only and name not in options.only:
+                rows += stored_rows(options.json, name)
                 continue
             steps = 2 if options.quick else NUM_STEPS[name]
             rows += task(Path(folder), steps, 50 if options.quick else NUM_PUZZLES)
     arguments_given = sys.argv[1:] if argv is None else argv
     command = " ".join(["python -m benchmarks.permutation_winners", *arguments_given])
     report("networks and simple methods", rows, options, command=command)
-    if not options.quick and not options.only:
+    if not options.quick:
         page = options.page.read_text(encoding="utf-8")
         table = markdown_table(rows)
         options.page.write_text(replace_table(page, table, TABLE_START), encoding="utf-8")

@@ -47,7 +47,7 @@ def test_draws_of_the_exact_posterior_pass(thinning):
     assert covered == pytest.approx(0.9, abs=0.02)
 
 
-@pytest.mark.parametrize("bias", ["prior", "posterior squared", "likelihood to the power 0.7"])
+@pytest.mark.parametrize("bias", ["prior", "posterior squared", "likelihood to the power 0.3"])
 def test_draws_of_another_distribution_fail(thinning, bias):
     """The prior passes all ranks of counts [Talts 2018], but not that of the likelihood."""
     exact, problem, truths = thinning
@@ -56,7 +56,7 @@ def test_draws_of_another_distribution_fail(thinning, bias):
     tables = {
         "prior": prior,
         "posterior squared": posteriors**2,
-        "likelihood to the power 0.7": prior**0.3 * posteriors**0.7,
+        "likelihood to the power 0.3": prior**0.7 * posteriors**0.3,
     }[bias]
     p_values, _ = calibrate(exact, problem, truths, draw_rows(exact, tables, 3))
     assert min(p_values.values()) < 1e-6

@@ -137,7 +137,7 @@ def test_direct_runs_follow_bayes_rule():
     y = np.array([1, 0])
     likelihood = stats.binom.pmf(y, STATES, 0.4).prod(1)
     problem = InverseProblem(Identity(), Binomial(0.4), torch.tensor(y, dtype=torch.float64))
-    result = Direct(200).sample(make_prior(), problem, 5000)
+    result = Direct(100).sample(make_prior(), problem, 5000)
     assert chi_square(result.samples, bayes(likelihood)[0]) > 1e-3
 
 
@@ -154,7 +154,7 @@ def photons_of_sum(exposure=1.5, y=3):
 def test_weights_of_smc_average_to_the_evidence():
     problem, likelihood = photons_of_sum()
     posterior, evidence = bayes(likelihood)
-    result = SMC(particles=8).sample(make_prior(), problem, 4000)
+    result = SMC(particles=8).sample(make_prior(40), problem, 3000)
     numbers = result.log_evidence.exp().numpy()
     error = numbers.std() / math.sqrt(len(numbers))
     assert numbers.mean() == pytest.approx(evidence, abs=4 * error + 0.01 * evidence)
@@ -163,11 +163,12 @@ def test_weights_of_smc_average_to_the_evidence():
     assert distance < 0.06
 
 
+@pytest.mark.deep
 def test_more_particles_bring_smc_nearer_to_the_posterior():
     problem, likelihood = photons_of_sum(y=6)
     posterior, _ = bayes(likelihood)
     distances = [
-        total_variation(SMC(number).sample(make_prior(), problem, 4000).samples, posterior)
+        total_variation(SMC(number).sample(make_prior(40), problem, 3000).samples, posterior)
         for number in (1, 32)
     ]
     assert distances[1] < 0.05 < 0.1 < distances[0]
@@ -294,7 +295,7 @@ def test_thinned_likelihoods_average_to_the_likelihood():
 
 def test_the_continuous_bound_averages_to_the_entropy_with_the_exact_denoiser():
     entropy = -(P * np.log(P)).sum()
-    n = 6000
+    n = 12_000
     rng = np.random.default_rng(0)
     x0 = torch.from_numpy(STATES[rng.choice(len(STATES), n, p=P)]).to(torch.uint8)
     v = ((torch.arange(n, dtype=torch.float64) % 200) + 0.5) / 200
