@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -26,6 +27,7 @@ from blackout.training.family import ComponentFamily
 from blackout.training.loggers import MetricsCSV
 
 MAX_PROCESSES_PER_CPU = 16  # more on one machine is a mistake
+MAX_VALUE = 100  # characters of a setting that a message repeats
 
 
 def is_scoring_samples(config: Plain) -> bool:
@@ -53,14 +55,15 @@ def build_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[p
             "callbacks.scores has no metrics to compute: add metrics=counts, metrics=digits, "
             "metrics=inception or another choice of `blackout choices metrics`"
         )
+    callbacks = []
     for name, value in settings.items():
-        is_mapping = isinstance(value, Mapping)
-        expected = "a callback (a mapping with _target_)"
-        refuse(not is_mapping, f"callbacks.{name} must be {expected}, not {value!r}")
-    return [
-        instantiate(value, f"callbacks.{name}", **arguments.get(name, {}))
-        for name, value in settings.items()
-    ]
+        expected = "a callback of Lightning (a mapping with _target_)"
+        problem = f"callbacks.{name} must be {expected}, not {printable(repr(value))[:MAX_VALUE]}"
+        refuse(not isinstance(value, Mapping), problem)
+        callback = instantiate(value, f"callbacks.{name}", **arguments.get(name, {}))
+        refuse(not isinstance(callback, pl.Callback), problem)
+        callbacks.append(callback)
+    return callbacks
 
 
 def build_trainer(
@@ -84,7 +87,12 @@ def build_trainer(
 
     loggers = [MetricsCSV(run / "metrics.csv", written=LivePage(run))]
     for name, logger in (config["logger"] or {}).items():
-        loggers.append(instantiate(logger, f"logger.{name}", save_dir=str(run)))
+        expected = "a logger of Lightning (a mapping with _target_)"
+        problem = f"logger.{name} must be {expected}, not {printable(str(logger))[:MAX_VALUE]}"
+        refuse(not isinstance(logger, Mapping), problem)
+        component = instantiate(logger, f"logger.{name}", save_dir=str(run))
+        refuse(not isinstance(component, Logger), problem)
+        loggers.append(component)
 
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun decides how many processes there are
         world_size = int(os.environ["WORLD_SIZE"])
@@ -104,8 +112,15 @@ def build_trainer(
             plugins=[AtomicCheckpointIO(*after_save)],
             enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
         )
-    except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
-        # Lightning refuses arguments by these types.
+    except (
+        MisconfigurationException,
+        AttributeError,  # of a number in place of a duration
+        ImportError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:
+        # These are how Lightning refuses arguments.
         raise UserError(f"trainer: {summary(error)}") from error
     except RuntimeError as error:
         # Lightning also refuses variables of SLURM by this type; elsewhere it is a bug.

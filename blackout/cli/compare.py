@@ -36,6 +36,10 @@ def _run(options: argparse.Namespace) -> None:
     for folder in folders:
         runs += _runs_in(folder)
     path = new_file(options.out or Path("compare.html"), exact=options.out is not None)
+    refuse(
+        path.suffix != ".html",
+        f"--out {path}: the name of a page ends in .html",
+    )
     save_comparison(runs, path)
     print(escaped(path))
 

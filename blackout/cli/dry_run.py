@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from blackout.component import Plain
+from blackout.distributed import is_first
 from blackout.errors import error_context, refuse
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily
+
+SECONDS_WITHOUT_LINE = 3.0  # before a line says what is done
 
 
 class _FirstStepTaken(Exception):
@@ -32,10 +37,25 @@ def dry_run(config: Plain, model: Any, family: ComponentFamily) -> None:
     Raises:
         UserError: components do not fit together, or samples cannot be drawn as the settings say.
     """
-    family.dry_run(model)
-    for setting, draw in draws(config, model, family):
-        with error_context(setting):
-            take_first_step(draw)
+    with _announced_if_slow():
+        family.dry_run(model)
+        for setting, draw in draws(config, model, family):
+            with error_context(setting):
+                take_first_step(draw)
+
+
+@contextmanager
+def _announced_if_slow() -> Iterator[None]:
+    """Say what is done inside if it takes more than a few seconds."""
+    line = "checks:  one loss and the first step of every sampler are tried before training"
+    timer = threading.Timer(SECONDS_WITHOUT_LINE, print, [line], {"flush": True})
+    timer.daemon = True
+    if is_first():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[str, Draw]]:

@@ -229,8 +229,14 @@ def first_equal(x: Tensor) -> Tensor:
 
     References: this project; checked in tests/permutations/test_datasets.py.
     """
-    flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
-    return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
+    if x.ndim > 2:  # equal numbers in place of equal entries
+        x = x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2])
+    values, order = x.sort(dim=1, stable=True)
+    is_first = torch.ones_like(values, dtype=torch.bool)
+    is_first[:, 1:] = values[:, 1:] != values[:, :-1]
+    places = torch.arange(values.shape[1], device=x.device) * is_first
+    first = order.gather(1, places.cummax(1).values)
+    return torch.empty_like(order).scatter(1, order, first)
 
 
 class StoredPuzzles(Puzzles):

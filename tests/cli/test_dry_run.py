@@ -45,6 +45,15 @@ def test_few_evaluations_of_one_sample_whatever_the_number_of_steps() -> None:
     )  # components, and the first steps of samples, of closing samples and of previews
 
 
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_slow_one_says_what_is_done(
+    seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("blackout.cli.dry_run.SECONDS_WITHOUT_LINE", seconds)
+    dry_run(NO_CALLBACKS, model(), CountDiffusion())
+    assert capsys.readouterr().out.count("before training") == (seconds == 0)
+
+
 def test_weights_and_modes_stay_as_they_are() -> None:
     tried = model()
     before = {name: value.clone() for name, value in tried.state_dict().items()}

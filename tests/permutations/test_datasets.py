@@ -12,6 +12,7 @@ from blackout.data import digits
 from blackout.errors import UserError
 from blackout.permutations import inverse
 from blackout.permutations.datasets import (
+    first_equal,
     items,
     jigsaw_digits,
     one_permutation,
@@ -123,6 +124,17 @@ def test_jigsaws_are_cropped_and_cut_row_by_row():
     cut = source.batch("test", torch.arange(4))["items"]
     assert cut.shape == (4, 9, 1, 2, 2)
     assert torch.equal(cut[:, 5, 0], images[:, 0, 2:4, 4:6])
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (4, 30), (2, 12, 1, 2)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_the_first_equal_entry_is_the_first_of_all_comparisons(shape, dtype):
+    x = torch.randint(0, 3, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = [
+        [next(k for k in range(len(row)) if torch.equal(row[k], entry)) for entry in row]
+        for row in x
+    ]
+    assert first_equal(x).tolist() == expected
 
 
 def test_sorted_numbers_rise_and_their_ties_are_known():
