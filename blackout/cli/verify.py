@@ -18,8 +18,9 @@ def main(words: list[str] | None = None) -> None:
         "--process",
         nargs="+",
         choices=[*CLAIMS],
+        metavar="PROCESS",
         default=[],
-        help="check these alone (default: all)",
+        help=f"check these alone: {', '.join(CLAIMS)} (default: all)",
     )
     run_command(_run, parser, words)
 
