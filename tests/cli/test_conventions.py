@@ -45,7 +45,7 @@ def settings(*overrides):
         ("trainer.fast_dev_run=true", ["debug=fast"]),
         ("trainer.logger=false", ["logger=none"]),
         ("optimizer.lr=abc", ["optimizer.lr must be a number"]),
-        ("ema_decay='null'", ["ema_decay must be a number, null, not 'null'"]),
+        ("ema_decay='null'", ["ema_decay must be a number or null, not 'null'"]),
         ("optimizer.factory.betas=[2,3]", ["optimizer", "beta"]),
         ("+optimizer.factory.amsgrad=-0.5", ["optimizer.factory.amsgrad must be true or false"]),
         ("optimizer.factory.amsgrad=true", ["+optimizer.factory.amsgrad=true sets it"]),
