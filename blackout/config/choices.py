@@ -18,8 +18,12 @@ def groups(conf: Path = CONF) -> list[str]:
     of their own: `choices` lists what they contain.
     """
     folders = {file.parent.relative_to(conf) for file in conf.rglob("*.yaml")}
-    names = {str(folder) for folder in folders if folder.parts}
-    return sorted(names - {name for name in names if _divides(name)})
+    names = {
+        folder.parts[0] if _is_divided(folder.parts[0]) else str(folder)
+        for folder in folders
+        if folder.parts
+    }
+    return sorted(names)
 
 
 def choices(group: str, conf: Path = CONF) -> list[str]:
@@ -49,8 +53,3 @@ def load_choice(group: str, choice: str, conf: Path = CONF) -> dict[str, object]
 
 def _is_divided(group: str) -> bool:
     return group in ("experiment", "recipe", "task")
-
-
-def _divides(name: str) -> bool:
-    first, _, rest = name.partition("/")
-    return _is_divided(first) and bool(rest)
