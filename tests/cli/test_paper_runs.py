@@ -44,13 +44,13 @@ SMALL = {
 }
 
 
-def small_sizes(part, where=""):
+def small_sizes(part, prefix=""):
     """Words that make the large components in a configuration small."""
     for name, value in part.items():
         if isinstance(value, dict):
-            yield from small_sizes(value, f"{where}.{name}" if where else name)
+            yield from small_sizes(value, f"{prefix}.{name}" if prefix else name)
     for name, value in SMALL.get(str(part.get("_target_")).removeprefix("blackout."), {}).items():
-        yield f"++{where}.{name}={value}".replace(" ", "")
+        yield f"++{prefix}.{name}={value}".replace(" ", "")
 
 
 @pytest.mark.deep
@@ -58,9 +58,14 @@ def small_sizes(part, where=""):
     "experiment", sorted({coverage.name(row["runs"][0]) for row in ROWS if "runs" in row})
 )
 def test_a_few_steps_of_every_row(run, data_dir, experiment):
-    given = (f"data_dir={data_dir}", f"runs_dir={data_dir}", "run_id=a", "trainer.accelerator=cpu")
+    settings = (
+        f"data_dir={data_dir}",
+        f"runs_dir={data_dir}",
+        "run_id=a",
+        "trainer.accelerator=cpu",
+    )
     sizes = small_sizes(composed(f"experiment={experiment}"))
-    outcome = run("train", f"experiment={experiment}", "debug=fast", *sizes, *given)
+    outcome = run("train", f"experiment={experiment}", "debug=fast", *sizes, *settings)
     assert outcome.code == 0, outcome.err
     assert len(list(data_dir.glob("*/a/model/model.safetensors"))) == 1
 
@@ -118,8 +123,8 @@ def set_transformer(shape, items):
     network = composed(f"experiment=symmetric/{experiment}")["network"]
     encoder = dict(network.pop("encoder"))
     network.pop("_target_")
-    made = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
-    return networks.SetTransformer(made, items, **network)
+    body = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
+    return networks.SetTransformer(body, items, **network)
 
 
 @pytest.mark.parametrize("name", STATED)

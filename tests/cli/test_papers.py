@@ -26,9 +26,11 @@ def value(config, name):
 )
 def test_experiments_are_as_published(experiment):
     config = completed(composed(*f"experiment={experiment}".split()))
-    found = {name: value(config, name) for name in PUBLISHED[experiment]}
-    found = {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
-    assert found == PUBLISHED[experiment]
+    settings = {name: value(config, name) for name in PUBLISHED[experiment]}
+    settings = {
+        name: list(one) if isinstance(one, tuple) else one for name, one in settings.items()
+    }
+    assert settings == PUBLISHED[experiment]
 
 
 def test_lengths_that_the_paper_does_not_have_are_shuffled_by_the_mixing_rule():
@@ -90,7 +92,7 @@ def test_items_are_asked_for_and_explained_by_their_whole_names(run):
 
 
 @pytest.mark.parametrize("baseline", ["sinkhorn", "listmle"])
-def test_rivals_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
+def test_baselines_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
     config = composed(
         "experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}"
     )
@@ -189,7 +191,7 @@ def test_all_runs_of_a_table_compose_and_differ(command):
 
 
 # appendix C.2 and Table 6 of SGDD: particles and steps
-RIVALS = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
+BASELINES = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
 
 
 @pytest.mark.parametrize(
@@ -201,10 +203,10 @@ RIVALS = {"dps": (1, 100), "smc": (20, 128), "svdd": (20, 128)}
         ("table4_and", "sampler"),
     ],
 )
-@pytest.mark.parametrize("rival", RIVALS)
-def test_rivals_of_tasks_are_as_published(task, steps, rival):
-    config = composed(f"task=sgdd/{task}", f"posterior={rival}", "ckpt=x", name="sample")
-    assert (config["posterior"]["particles"], config[steps]["num_steps"]) == RIVALS[rival]
+@pytest.mark.parametrize("method", BASELINES)
+def test_baseline_methods_of_tasks_are_as_published(task, steps, method):
+    config = composed(f"task=sgdd/{task}", f"posterior={method}", "ckpt=x", name="sample")
+    assert (config["posterior"]["particles"], config[steps]["num_steps"]) == BASELINES[method]
     assert config["posterior"].get("rollouts", 3) == 3
 
 
