@@ -55,7 +55,7 @@ def _runs_in(folder: Path) -> list[Path]:
     runs = [run for run in runs_of_sweep(folder) if (run / "config.yaml").is_file()]
     refuse(
         not runs,
-        f"{folder}: no run directory of this sweep is here; its table is {folder / SUMMARY}",
+        f"{folder}: none of the runs of this sweep is there; its scores are in {folder / SUMMARY}",
     )
     return list(dict.fromkeys(runs))
 

@@ -96,10 +96,10 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings(run, tmp_path, name):
     arguments, word = SETTINGS[name]
-    given = {argument.split("=")[0].lstrip("+~") for argument in arguments}
-    own_network = given & {"network", "network.body.channels", "dataset"}
-    tiny = [] if own_network else [option for option in TINY if option.split("=")[0] not in given]
-    extra = [] if "trainer.max_steps" in given else ["trainer.max_steps=2"]
+    names = {argument.split("=")[0].lstrip("+~") for argument in arguments}
+    own_network = names & {"network", "network.body.channels", "dataset"}
+    tiny = [] if own_network else [option for option in TINY if option.split("=")[0] not in names]
+    extra = [] if "trainer.max_steps" in names else ["trainer.max_steps=2"]
     run("train", *tiny, *extra, f"runs_dir={tmp_path / 'runs'}", *arguments).assert_refused(word)
     assert not list(tmp_path.rglob("*.ckpt"))
 
@@ -227,8 +227,8 @@ def test_the_untouched_model_works(run, model, tmp_path):
     ],
 )
 def test_sampling_settings(run, model, tmp_path, arguments, word):
-    given = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]
-    run("sample", *given, f"out={tmp_path}", *arguments).assert_refused(word)
+    checkpoint = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]
+    run("sample", *checkpoint, f"out={tmp_path}", *arguments).assert_refused(word)
     assert not (tmp_path / "samples.npz").exists()
 
 

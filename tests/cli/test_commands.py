@@ -116,7 +116,7 @@ def test_every_value_of_a_sweep_is_looked_at(values):
     assert "did you mean sgd?" in refused("-m", "seed=1,2", f"optimizer={values}")
 
 
-def test_choices_of_a_folder_of_ones_own_are_known(tmp_path):
+def test_choices_of_a_user_folder_are_known(tmp_path):
     (tmp_path / "head").mkdir()
     (tmp_path / "head/mine.yaml").write_text("_target_: mine.Head\n")
     for words in (["--config-dir", str(tmp_path)], [f"hydra.searchpath=[file://{tmp_path}]"]):

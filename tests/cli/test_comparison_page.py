@@ -18,13 +18,13 @@ def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_
         run.joinpath("config.yaml").write_text(
             f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n"
         )
-        values, beside = (
+        values, references = (
             {"fd": score, "bits": score, "odd": score},
             {"fd": {"held_out_data": 2.0, "copula": 9.0}},
         )
         content = {
             "values": values,
-            "references": beside,
+            "references": references,
             "metric_descriptions": {"bits": {"better": "lower"}},
         }
         run.joinpath("metrics.json").write_text(json.dumps(content))
@@ -79,10 +79,10 @@ def test_evidence_has_a_row_for_every_operator(tmp_path):
     assert "log_evidence" not in page[: page.index("<h2>Evidence</h2>")]
 
 
-def test_a_card_is_placed_between_held_out_data_and_the_last_model_beside_it():
-    beside = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
+def test_a_card_is_placed_between_held_out_data_and_the_last_reference():
+    references = {"held_out_data": 1.0, "worse_model": 9.0, "gaussian_copula": 5.0}
     (card,) = run_results.score_cards(
-        {"values": {"distance": 3.0}, "references": {"distance": beside}}
+        {"values": {"distance": 3.0}, "references": {"distance": references}}
     )
     assert card["place"] == 0.5 and [value for _, value in card["references"]] == [1.0, 9.0, 5.0]
 

@@ -39,8 +39,8 @@ def test_the_command(run, tmp_path, capsys, monkeypatch):
         (("encode", run_directory, tmp_path / "other.npy"), "are needed"),
         (("encode", tmp_path / "none", tmp_path / "counts.npz"), "no model"),
     ):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             command(*wrong, "--out", tmp_path / "out")
-        said = capsys.readouterr().err
-        assert left.value.code == 2 and word in said and said.count("\n") == 1
+        errors = capsys.readouterr().err
+        assert exit_info.value.code == 2 and word in errors and errors.count("\n") == 1
         assert not (tmp_path / "out").exists()

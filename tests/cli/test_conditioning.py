@@ -47,7 +47,7 @@ def samples(outcome):
 def test_classes_are_chosen_and_guided(run, conditional):
     model = load_model(conditional)
     assert model.num_classes == 10
-    drawn = {}
+    samples_of = {}
     for name, options in {
         "none": (),
         "three": ("classes=[3]",),
@@ -59,21 +59,21 @@ def test_classes_are_chosen_and_guided(run, conditional):
     }.items():
         outcome = run("sample", f"ckpt={conditional}", "num_samples=24", *options)
         assert outcome.code == 0, outcome.err
-        drawn[name] = samples(outcome)
-    assert np.array_equal(drawn["three"], drawn["one"]) and np.array_equal(
-        drawn["three"], drawn["nowhere"]
+        samples_of[name] = samples(outcome)
+    assert np.array_equal(samples_of["three"], samples_of["one"]) and np.array_equal(
+        samples_of["three"], samples_of["nowhere"]
     )
-    assert np.array_equal(drawn["zero"], drawn["none"])
-    assert np.array_equal(drawn["turns"][::2], drawn["three"][::2])
+    assert np.array_equal(samples_of["zero"], samples_of["none"])
+    assert np.array_equal(samples_of["turns"][::2], samples_of["three"][::2])
     for name in ("none", "turns", "far"):
-        assert not np.array_equal(drawn[name], drawn["three"]), name
+        assert not np.array_equal(samples_of[name], samples_of["three"]), name
 
 
 def test_pictures_during_training_show_the_classes_in_turn(conditional):
     model = load_model(conditional)
     final = np.load(conditional / "samples" / "final.npz")["samples"]
-    drawn = model.sample(64, classes=torch.arange(64) % 10)
-    assert np.array_equal(final, drawn.movedim(1, -1).numpy())
+    values = model.sample(64, classes=torch.arange(64) % 10)
+    assert np.array_equal(final, values.movedim(1, -1).numpy())
     with Image.open(conditional / "samples" / "step_0000040.png") as picture:
         expected = grid(model.sample(4, classes=torch.arange(4)), 16, labels="0123")
         assert picture.size == expected.size and picture.tobytes() == expected.tobytes()
@@ -91,10 +91,10 @@ def test_every_sampler_runs_with_correctors(run, conditional, sampler):
     )
     outcome = run("sample", *options, "num_samples=5", "trajectory=true")
     assert outcome.code == 0, outcome.err
-    drawn = samples(outcome)
-    assert drawn.dtype == np.uint8 and drawn.max() <= 16 and len(np.unique(drawn)) > 3
-    again = run("sample", *options, "num_samples=3")
-    assert again.code == 0 and np.array_equal(samples(again), drawn[:3])
+    values = samples(outcome)
+    assert values.dtype == np.uint8 and values.max() <= 16 and len(np.unique(values)) > 3
+    repeated = run("sample", *options, "num_samples=3")
+    assert repeated.code == 0 and np.array_equal(samples(repeated), values[:3])
 
 
 @pytest.mark.deep
@@ -107,8 +107,8 @@ def test_known_pixels_are_kept(run, conditional, tmp_path):
         "sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=3"
     )
     assert outcome.code == 0, outcome.err
-    drawn = samples(outcome)
-    assert (drawn[:, :4] == x0[:4]).all() and not (drawn[0, 4:] == drawn[1, 4:]).all()
+    values = samples(outcome)
+    assert (values[:, :4] == x0[:4]).all() and not (values[0, 4:] == values[1, 4:]).all()
     for wrong in (
         {"x0": x0},
         {"x0": x0 + 20, "mask": mask},
@@ -130,14 +130,14 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     x0, mask = np.full((8, 8, 1), 5), np.zeros((8, 8, 1), dtype=bool)
     mask[:3] = True
     np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
-    known = (
+    settings = (
         f"ckpt={conditional}",
         f"inpaint={tmp_path / 'known.npz'}",
         "sampler.num_steps=5",
         "num_samples=4",
     )
     # 9 evaluations of the trapezoidal method, of 16 particles
-    known += ("sampler.batch_size=32",)  # two samples of sixteen particles
+    settings += ("sampler.batch_size=32",)  # two samples of sixteen particles
 
     def drawn(*options):
         outcome = run("sample", *options)
@@ -145,14 +145,14 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
         with np.load(outcome.folder / "samples.npz") as file:
             return outcome.out, dict(file)
 
-    said, weighed = drawn(*known)
+    output, weighed = drawn(*settings)
     assert weighed["log_normaliser"].shape == (4,) and np.isfinite(weighed["log_normaliser"]).all()
-    assert (weighed["samples"][:, :3] == 5).all() and "of 144 network evaluations" in said
-    said, overwritten = drawn(*known, "sampler.inpainting_particles=1")
-    assert "log_normaliser" not in overwritten and "of 5 network evaluations" in said
-    _, few = drawn(*known, "indices=[3,1]")
+    assert (weighed["samples"][:, :3] == 5).all() and "of 144 network evaluations" in output
+    output, overwritten = drawn(*settings, "sampler.inpainting_particles=1")
+    assert "log_normaliser" not in overwritten and "of 5 network evaluations" in output
+    _, selected = drawn(*settings, "indices=[3,1]")
     assert all(
-        np.array_equal(few[name], weighed[name][[3, 1]])
+        np.array_equal(selected[name], weighed[name][[3, 1]])
         for name in ("samples", "log_normaliser", "indices")
     )
 
@@ -193,15 +193,15 @@ def test_guidance_of_other_processes(run, tmp_path):
                 x0=np.full((8, 8, 1), 5),
                 mask=np.ones((8, 8, 1), dtype=bool),
             )
-            known = (
+            settings = (
                 f"ckpt={trained}",
                 f"inpaint={tmp_path / 'known.npz'}",
                 "num_samples=2",
                 "sampler.num_steps=8",
             )
-            inpainted = run("sample", *known)
+            inpainted = run("sample", *settings)
             assert inpainted.code == 0 and (samples(inpainted) == 5).all()
-            run("sample", *known, "sampler.inpainting_particles=4").assert_refused(
+            run("sample", *settings, "sampler.inpainting_particles=4").assert_refused(
                 "inpainting_particles"
             )
 
@@ -237,14 +237,14 @@ def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     model = load_model(conditional).double()  # rounding by the shape of a batch moves no draw
     sampler = Sampler(num_steps=5, guidance=Guidance(2.0))
     classes = torch.arange(6) % 10
-    whole = model.sample(6, seed=2, sampler=sampler, classes=classes)
+    all_samples = model.sample(6, seed=2, sampler=sampler, classes=classes)
     small = model.sample(
         6,
         seed=2,
         sampler=Sampler(num_steps=5, guidance=Guidance(2.0), batch_size=4),
         classes=classes,
     )
-    assert torch.equal(whole, small)
+    assert torch.equal(all_samples, small)
     with pytest.raises(ValueError, match="classes"):
         next(
             model.batches(torch.arange(6), sampler=sampler, conditions=Conditions(torch.arange(5)))

@@ -31,10 +31,10 @@ def completed(part):
     """A part with what its YAML leaves out: the defaults of its components."""
     if not isinstance(part, dict):
         return part
-    known = component_arguments(OmegaConf.create({"part": part}), "part")
+    parameters = component_arguments(OmegaConf.create({"part": part}), "part")
     defaults = {
         name: argument.default
-        for name, argument in known.items()
+        for name, argument in parameters.items()
         if argument.default is not argument.empty
     }
     return defaults | {name: completed(value) for name, value in part.items()}
@@ -181,10 +181,10 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
 )
 def test_the_moves_chosen_for_rollouts_are_those_of_the_run(experiment, moves):
     assert composed(f"experiment={experiment}")["rollout"]["refine"] is None
-    chosen = composed(f"experiment={experiment}", f"refine@rollout.refine={moves}")["rollout"][
+    rollout = composed(f"experiment={experiment}", f"refine@rollout.refine={moves}")["rollout"][
         "refine"
     ]
-    assert chosen["_target_"].lower().endswith(moves.replace("_", ""))
+    assert rollout["_target_"].lower().endswith(moves.replace("_", ""))
 
 
 @pytest.mark.deep
@@ -197,8 +197,8 @@ def test_recipes_are_of_a_family_and_a_dataset():
     assert (
         composed("dataset=cifar10", "recipe=blackout/none", "network=ncsnpp")["batch_size"] == 128
     )
-    other = composed("dataset=cifar10", "network=unet", "batch_size=8")
-    assert other["network"]["body"]["_target_"].endswith("UNet") and other["batch_size"] == 8
+    config = composed("dataset=cifar10", "network=unet", "batch_size=8")
+    assert config["network"]["body"]["_target_"].endswith("UNet") and config["batch_size"] == 8
     energy = composed("family=energy", "dataset=counts", "dataset.path=x")
     assert (
         "network" not in energy
@@ -227,11 +227,11 @@ def test_a_process_in_one_word_brings_what_it_needs_whatever_the_dataset(dataset
         parts["network"]["inputs"]["_target_"].endswith("LevelInputs")
         and parts["sampler"]["num_steps"] == 100
     )
-    chosen = composed(*words, "loss=cross_entropy", "sampler=tau_leap", "sampler.num_steps=7")
+    config = composed(*words, "loss=cross_entropy", "sampler=tau_leap", "sampler.num_steps=7")
     assert (
-        chosen["loss"]["_target_"].endswith("CrossEntropy") and chosen["sampler"]["num_steps"] == 7
+        config["loss"]["_target_"].endswith("CrossEntropy") and config["sampler"]["num_steps"] == 7
     )
-    assert chosen["sampler"]["kernel"]["_target_"].endswith("TauLeap")
+    assert config["sampler"]["kernel"]["_target_"].endswith("TauLeap")
 
 
 @pytest.mark.deep
@@ -254,7 +254,7 @@ def test_settings_that_the_yaml_lists_are_changed_and_others_added():
             composed("network=mlp", wrong)
 
 
-def test_a_folder_of_ones_own_adds_choices_data_sets_and_recipes(tmp_path):
+def test_a_user_folder_adds_choices_data_sets_and_recipes(tmp_path):
     for group, name, text in (
         ("head", "mine", "_target_: mine.Head\n"),
         ("dataset", "cells", "_target_: mine.cells\n"),
@@ -266,11 +266,11 @@ def test_a_folder_of_ones_own_adds_choices_data_sets_and_recipes(tmp_path):
     ):
         (tmp_path / group).mkdir(parents=True, exist_ok=True)
         (tmp_path / group / f"{name}.yaml").write_text(text)
-    own = f"hydra.searchpath=[file://{tmp_path}]"
-    parts = composed(own, "head=mine", "dataset=cells")
+    search_path = f"hydra.searchpath=[file://{tmp_path}]"
+    parts = composed(search_path, "head=mine", "dataset=cells")
     assert parts["head"] == {"_target_": "mine.Head"} and parts["batch_size"] == 5
-    assert composed(own, "dataset=cells", "recipe=blackout/none")["batch_size"] == 128
-    assert composed(own, "head=gamma")["head"]["_target_"].endswith("GammaHead")
+    assert composed(search_path, "dataset=cells", "recipe=blackout/none")["batch_size"] == 128
+    assert composed(search_path, "head=gamma")["head"]["_target_"].endswith("GammaHead")
 
 
 ALL_CHOICES = [(group, choice) for group in groups() for choice in choices(group)]
@@ -285,8 +285,8 @@ def test_what_a_choice_lists_are_arguments_of_its_component():
     for group in ("noise", "operator", "refine", "posterior", "head", "decoder", "simulation"):
         for choice in choices(group):
             listed = load_choice(group, choice)
-            known = component_arguments(OmegaConf.create({"part": listed}), "part")
-            assert listed.keys() - {"_target_", "_partial_", *known} == set(), (group, choice)
+            parameters = component_arguments(OmegaConf.create({"part": listed}), "part")
+            assert listed.keys() - {"_target_", "_partial_", *parameters} == set(), (group, choice)
 
 
 @pytest.mark.deep
@@ -410,12 +410,12 @@ DELIBERATE = {
 }
 
 
-def differing(part, where=""):
+def differing(part, prefix=""):
     """Yield names of settings that differ from the constructor's default; skip interpolations."""
     if not isinstance(part, dict):
         return
     if str(part.get("_target_")).startswith("blackout."):
-        parameters = inspect.signature(find_target(part, where)).parameters
+        parameters = inspect.signature(find_target(part, prefix)).parameters
         for name in part.keys() & parameters.keys():
             value, default = part[name], parameters[name].default
             default = list(default) if isinstance(default, tuple) else default
@@ -425,16 +425,16 @@ def differing(part, where=""):
                 and value != default
                 and not decided_elsewhere
             ):
-                yield f"{where}.{name}".lstrip(".")
+                yield f"{prefix}.{name}".lstrip(".")
     for name, value in part.items():
-        yield from differing(value, f"{where}.{name}")
+        yield from differing(value, f"{prefix}.{name}")
 
 
 def test_what_yaml_lists_are_the_constructors_defaults_but_for_what_a_choice_is_for():
-    found = {}
+    differences = {}
     for group in groups():
         if group.partition("/")[0] not in ("experiment", "recipe", "task", "debug"):
             for choice in choices(group):
                 if names := [*differing(load_choice(group, choice))]:
-                    found[f"{group}={choice}"] = sorted(names)
-    assert found == {choice: sorted(names.split()) for choice, names in DELIBERATE.items()}
+                    differences[f"{group}={choice}"] = sorted(names)
+    assert differences == {choice: sorted(names.split()) for choice, names in DELIBERATE.items()}

@@ -45,15 +45,16 @@ def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):
             f"run_id={run_id}",
         )
         assert done.code == 0, done.err
-    cut, whole = (outcome(tmp_path / "digits" / name) for name in ("cut", "whole"))
-    cut_rows, whole_rows = (result.pop("metrics") for result in (cut, whole))
-    assert cut == whole
+    cut, longer = (outcome(tmp_path / "digits" / name) for name in ("cut", "whole"))
+    cut_rows, whole_rows = (result.pop("metrics") for result in (cut, longer))
+    assert cut == longer
     added = {
-        row["step"]: row.keys() - other.keys()
-        for row, other in zip(cut_rows, whole_rows, strict=True)
+        row["step"]: row.keys() - longer_row.keys()
+        for row, longer_row in zip(cut_rows, whole_rows, strict=True)
     }
     assert [
-        {name: row[name] for name in other} for row, other in zip(cut_rows, whole_rows, strict=True)
+        {name: row[name] for name in longer_row}
+        for row, longer_row in zip(cut_rows, whole_rows, strict=True)
     ] == whole_rows
     assert {step for step, names in added.items() if names} == {
         "4"

@@ -98,11 +98,14 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
     frozen = ("optimizer.lr=1e-30", "seed=5", "trainer.max_steps=1")
     tuned = run("train", *options, *frozen, "run_id=tuned", f"init_from={first}")
     assert tuned.code == 0, tuned.err
-    mine, theirs = (
+    tuned_weights, first_weights = (
         load_model(tmp_path / "digits" / name).network.state_dict() for name in ("tuned", "first")
     )
-    assert all(torch.allclose(mine[name], theirs[name], atol=1e-12) for name in theirs)
-    other = run(
+    assert all(
+        torch.allclose(tuned_weights[name], first_weights[name], atol=1e-12)
+        for name in first_weights
+    )
+    outcome = run(
         "train",
         *options,
         "run_id=other",
@@ -110,16 +113,16 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
         "network.body.width=12",
         "trainer.max_steps=1",
     )
-    other.assert_refused("has another network than this run")
+    outcome.assert_refused("has another network than this run")
 
     report = json.loads((first / "metrics.json").read_text())
-    made = report["made_with"]
+    versions = report["made_with"]
     assert (
-        made["versions"]["torch"] == version("torch")
-        and made["python"]
-        and made["device"].startswith("cpu")
+        versions["versions"]["torch"] == version("torch")
+        and versions["python"]
+        and versions["device"].startswith("cpu")
     )
-    assert made["git_commit"] == git_commit() and report["seconds"] > 0 and report["date"]
+    assert versions["git_commit"] == git_commit() and report["seconds"] > 0 and report["date"]
     data = load_model(first).config["data"]
     assert report["data"]["name"] == data["name"] and len(report["data"]["train_sha256"]) == 64
     header = (first / "metrics.csv").read_text().splitlines()[0]
@@ -172,15 +175,15 @@ def test_a_profile_is_printed(run, tmp_path):
 
 @pytest.mark.deep
 def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch):
-    shown = []
+    lines = []
     monkeypatch.setattr(
-        RichProgressBar, "_update", lambda self, bar, current, *_, **__: shown.append(current)
+        RichProgressBar, "_update", lambda self, bar, current, *_, **__: lines.append(current)
     )
     bar = [option for option in QUICK if option != "callbacks.progress=null"]
     overfit = ("trainer.overfit_batches=1", "trainer.max_steps=5", "trainer.val_check_interval=1")
     outcome = run("train", *bar, *overfit, f"runs_dir={tmp_path}")
-    assert outcome.code == 0 and [n for n in dict.fromkeys(shown) if n <= 5][-1] == 5, (
-        shown,
+    assert outcome.code == 0 and [n for n in dict.fromkeys(lines) if n <= 5][-1] == 5, (
+        lines,
         outcome.err,
     )
 
@@ -265,15 +268,15 @@ def test_choices_are_listed_with_the_first_comment_of_each(capsys):
     assert "optimizer=adamw  Adam with decoupled weight decay" in capsys.readouterr().out
     choices.main([])
     assert "dataset " in (listed := capsys.readouterr().out) and "sampler/grid " in listed
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         choices.main(["optimiser"])
-    assert ended.value.code == 2 and "did you mean optimizer?" in capsys.readouterr().err
+    assert exit_info.value.code == 2 and "did you mean optimizer?" in capsys.readouterr().err
 
 
-def test_groups_in_a_folder_of_ones_own(run, tmp_path):
-    own = tmp_path / "conf" / "optimizer"
-    own.mkdir(parents=True)
-    (own / "slow.yaml").write_text("defaults: [adam]\nfactory: { eps: 1.0e-3 }\n")
+def test_groups_in_a_user_folder(run, tmp_path):
+    folder = tmp_path / "conf" / "optimizer"
+    folder.mkdir(parents=True)
+    (folder / "slow.yaml").write_text("defaults: [adam]\nfactory: { eps: 1.0e-3 }\n")
     outcome = run(
         "train",
         "--config-dir",

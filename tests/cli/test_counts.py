@@ -104,8 +104,8 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     assert samples.shape == (20, 3) and samples.max() <= counts.max()
     file = f"samples={directory / 'samples/samples.npz'}"
     assert run("sample", file, *data, "metrics=counts", f"out={tmp_path / 'again'}").code == 0
-    again = json.loads((tmp_path / "again/metrics.json").read_text())
-    assert again["values"].items() <= report["values"].items() and again["condition"] == {
+    repeated = json.loads((tmp_path / "again/metrics.json").read_text())
+    assert repeated["values"].items() <= report["values"].items() and repeated["condition"] == {
         "classes": ["T cell"]
     }
     run("sample", file, *data[:2], "metrics=counts", f"out={tmp_path / 'b'}").assert_refused(
@@ -199,13 +199,13 @@ def test_other_processes_take_their_own_parts(run, tmp_path, process):
 
 def test_columns_that_are_not_there_are_named(run, tmp_path):
     table(tmp_path / "x.csv")
-    given = (
+    options = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'x.csv'}",
         "dataset.labels=type",
         f"runs_dir={tmp_path / 'runs'}",
     )
-    run("train", *given).assert_refused("no column 'type'", "'kind'")
+    run("train", *options).assert_refused("no column 'type'", "'kind'")
     assert not (tmp_path / "runs").exists()
 
 
@@ -213,21 +213,21 @@ def test_columns_that_are_not_there_are_named(run, tmp_path):
 @pytest.mark.parametrize("shape", [(2, 16), (1, 4, 8, 4)])
 def test_series_and_volumes_from_file_to_pictures(run, tmp_path, shape):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(3.0, (60, *shape)))
-    given = (
+    options = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'x.npy'}",
         "network.body.channels=8",
         "metrics=none",
     )
-    outcome = run("train", *SHORT, *given, f"runs_dir={tmp_path}", "run_id=a")
+    outcome = run("train", *SHORT, *options, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "UNet" in outcome.out, outcome.err
     outcome = run(
         "sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=3", "seed=5", "trajectory=true"
     )
     assert outcome.code == 0, outcome.err
-    made = np.load(tmp_path / "x/a/samples/samples.npz")
-    assert made["samples"].shape == (3, *shape) and made["indices"].tolist() == [0, 1, 2]
-    assert made["seed"] == 5 and made["max_count"] >= made["samples"].max()
+    arrays = np.load(tmp_path / "x/a/samples/samples.npz")
+    assert arrays["samples"].shape == (3, *shape) and arrays["indices"].tolist() == [0, 1, 2]
+    assert arrays["seed"] == 5 and arrays["max_count"] >= arrays["samples"].max()
     assert (tmp_path / "x/a/samples/grid.png").stat().st_size > 200
 
 
@@ -273,17 +273,17 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
         "site": np.array(["p", "q"])[np.arange(200) // 8 % 2 * (1 - kind)],
     }
     np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2, **of)
-    given = (
+    options = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'x.npz'}",
         "dataset.mask=finite",
         "metrics=none",
     )
-    run("train", *given, "process=absorbing", f"runs_dir={tmp_path}").assert_refused(
+    run("train", *options, "process=absorbing", f"runs_dir={tmp_path}").assert_refused(
         "process=pure_death"
     )
     told = ("dataset.labels=type", "dataset.covariates=[dose,total,site]", "conditional=true")
-    outcome = run("train", *SHORT, *SMALL, *given, *told, f"runs_dir={tmp_path}", "run_id=a")
+    outcome = run("train", *SHORT, *SMALL, *options, *told, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "missing" in outcome.out, outcome.err
     asked = (
         f"ckpt={tmp_path / 'x/a'}",
@@ -296,12 +296,12 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
         outcome.err.count("class b had site p in training: these samples are an extrapolation") == 1
     )
     assert outcome.err.startswith("warning: ")
-    made = np.load(tmp_path / "x/a/samples/samples.npz")
+    arrays = np.load(tmp_path / "x/a/samples/samples.npz")
     levels = json.loads((tmp_path / "x/a/model/config.json").read_text())["data"][
         "covariate_levels"
     ]
-    assert levels[0] == 4 and levels[2] == 2 and set((made["classes"] % 2).tolist()) == {1}
-    assert set((made["classes"] // 2 // levels[1]).tolist()) == {3, 4 + 3}
+    assert levels[0] == 4 and levels[2] == 2 and set((arrays["classes"] % 2).tolist()) == {1}
+    assert set((arrays["classes"] // 2 // levels[1]).tolist()) == {3, 4 + 3}
     run("sample", *asked[:2], "given={total: 1e6}").assert_refused(
         "given.total must be a number in"
     )
@@ -310,13 +310,13 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
 @pytest.mark.deep
 def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
-    given = (
+    options = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'x.npy'}",
         f"runs_dir={tmp_path / 'runs'}",
     )
     for process in ("absorbing", "ordinal"):
-        run("train", *given, f"process={process}").assert_refused(
+        run("train", *options, f"process={process}").assert_refused(
             "would need at least", "GB", "process=blackout"
         )
     assert not (tmp_path / "runs").exists()
@@ -341,16 +341,16 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
         anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(
             tmp_path / "x.h5ad"
         )
-    given = (
+    options = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'x.h5ad'}",
         "dataset.layer=counts",
         "conditional=true",
     )
-    given += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose,index]")
+    options += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose,index]")
     assert (
         run(
-            "train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a"
+            "train", *SHORT, *SMALL, *options, "metrics=none", f"runs_dir={tmp_path}", "run_id=a"
         ).code
         == 0
     )
@@ -364,22 +364,22 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
             )
         ),
     )
-    made = anndata.read_h5ad(tmp_path / "x/a/samples/samples.h5ad")
-    assert list(made.var_names) == list("wxyz") and set(made.obs["batch"]) == {"0", "1"}
-    assert [set(made.obs[name]) for name in ("type", "total", "dose", "index")] == [
+    table = anndata.read_h5ad(tmp_path / "x/a/samples/samples.h5ad")
+    assert list(table.var_names) == list("wxyz") and set(table.obs["batch"]) == {"0", "1"}
+    assert [set(table.obs[name]) for name in ("type", "total", "dose", "index")] == [
         {"b"},
         {12.5},
         {0.25},
         {"two"},
     ]
-    assert list(made.obs_names) == [f"sample {k}" for k in range(30)]
-    assert (made.layers["counts"] != made.X).nnz == 0
-    features = latent_features(load_model(tmp_path / "x/a"), torch.tensor(made.X.toarray()))
-    assert np.array_equal(made.obsm["X_blackout"], features)
+    assert list(table.obs_names) == [f"sample {k}" for k in range(30)]
+    assert (table.layers["counts"] != table.X).nnz == 0
+    features = latent_features(load_model(tmp_path / "x/a"), torch.tensor(table.X.toarray()))
+    assert np.array_equal(table.obsm["X_blackout"], features)
     outcome = run("sample", *asked[:2], "evaluate=true", "likelihood.images=8", "metrics=counts")
     assert outcome.code == 0 and f"data: {tmp_path / 'x.h5ad'}" in outcome.out, outcome.err
     assert np.array_equal(
-        made.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"]
+        table.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"]
     )
 
 

@@ -26,8 +26,8 @@ def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_pa
     loss[1234] = 7.0
     rows = "".join(f"{step},{a},{b}\n" for step, a, b in zip(steps, rate, loss, strict=True))
     (tmp_path / "metrics.csv").write_text("step,train/learning_rate,train/loss\n" + rows)
-    found = curve_panels({"a": tmp_path / "metrics.csv"}, {"train/loss": {"held_out_data": 0.1}})
-    noise, calm = ({**panel, **panel["lines"][0]} for panel in found["panels"])
+    panels = curve_panels({"a": tmp_path / "metrics.csv"}, {"train/loss": {"held_out_data": 0.1}})
+    noise, calm = ({**panel, **panel["lines"][0]} for panel in panels["panels"])
     assert (noise["name"], noise["noisy"], calm["noisy"]) == ("train/loss", True, False)
     assert noise["levels"] == [("held out data", 0.1)] and len(noise["steps"]) < 1100
     assert noise["values"][noise["steps"].index(1235)] == 7.0 and noise["steps"][-1] == 3000
@@ -55,16 +55,18 @@ def test_a_curve_and_small_images_as_text():
 
 @pytest.mark.parametrize("width", [48, 102, 160, 300])
 def test_a_picture_fills_all_of_its_width_over_the_bar(width):
-    made = np.asarray(
+    image = np.asarray(
         add_scale(Image.new("RGB", (width, 40), (255, 255, 255)), 1000, logarithmic=True)
     )
-    assert made.shape[1] >= 160 and made.shape[1] % width == 0 and bool((made[:-26] == 255).all())
+    assert (
+        image.shape[1] >= 160 and image.shape[1] % width == 0 and bool((image[:-26] == 255).all())
+    )
 
 
 def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
     class Wide:
-        def picture(self, drawn, columns=None):
-            return Image.new("L", (20_000, len(drawn["samples"])))
+        def picture(self, samples, columns=None):
+            return Image.new("L", (20_000, len(samples["samples"])))
 
     film = Trajectory(1)
     for step in (2, 1, 0):

@@ -110,7 +110,7 @@ def test_bodies_are_limited_in_size_and_time(monkeypatch):
 def test_wrong_numbers_are_an_error_of_the_user(wrong, monkeypatch):
     monkeypatch.setattr(DemoModel, "__init__", lambda self: None)
     monkeypatch.setattr(DemoModel, "classes", ["zero"])
-    shown = DemoModel()
-    shown.steps, shown._steps_section = 4, "sampler"
+    model = DemoModel()
+    model.steps, model._steps_section = 4, "sampler"
     with pytest.raises(UserError, match=r"must be|not a class"):
-        shown.draw(**wrong)
+        model.draw(**wrong)

@@ -19,7 +19,7 @@ from blackout.errors import CommandParser, UserError, run_command
 
 
 def raising(error):
-    def act(given):
+    def act(options):
         raise error
 
     return act
@@ -45,18 +45,18 @@ def raising(error):
     ],
 )
 def test_programs_end_in_one_line(capsys, error, code, said):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         run_command(raising(error), CommandParser("x"), [])
-    assert left.value.code == code and capsys.readouterr().err == said
+    assert exit_info.value.code == code and capsys.readouterr().err == said
 
 
 def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_developers(capsys):
-    def warn(given):
+    def warn(options):
         warnings.warn("few\x1b samples", stacklevel=1)
         warnings.warn("an old name", FutureWarning, stacklevel=1)
         warnings.warn(Finding("a column is text", exclude=["cell"]), stacklevel=1)
 
-    shown = warnings.showwarning
+    original = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
@@ -68,14 +68,14 @@ def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_develop
         and second.endswith("FutureWarning: an old name")
         and __file__ in second
     )
-    assert warnings.showwarning is shown
+    assert warnings.showwarning is original
 
 
 def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as left:
-        monkeypatch.setattr(sys, "stdout", left)
+    with os.fdopen(write, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
         with pytest.raises(SystemExit) as end:
             programs.run(lambda: print("a line"), "train")

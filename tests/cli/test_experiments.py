@@ -37,7 +37,7 @@ SHAPES = {
 
 
 def stand_in(name):
-    *shape, most = SHAPES[name]
+    *shape, max_count = SHAPES[name]
 
     def load(
         data_dir: str = "data",
@@ -47,9 +47,9 @@ def stand_in(name):
         validation: float | None = 4,
     ):
         generator = torch.Generator().manual_seed(0)
-        images = torch.randint(0, most + 1, (24, *shape), generator=generator).to(torch.uint8)
+        images = torch.randint(0, max_count + 1, (24, *shape), generator=generator).to(torch.uint8)
         labels = torch.arange(24) % 10
-        return CountData(name, images[:16], images[16:], most, labels[:16], labels[16:])
+        return CountData(name, images[:16], images[16:], max_count, labels[:16], labels[16:])
 
     load.__module__ = "blackout.data"
     ask = "dataset=celeba64" if name == "celeba64" else None

@@ -91,12 +91,14 @@ def test_a_finished_run_says_so_in_its_results(finished):
 )
 def test_a_finished_run_that_is_started_again_stays_as_it_is(start, finished, words):
     before = state(finished.parents[1])
-    again = start("trainer.max_steps=4", *words)
-    assert again.code == 0, again.err
-    assert "has ended after 4 steps" in again.out and str(finished / "metrics.json") in again.out
-    assert "trainer.max_steps" in again.out and "run_id" in again.out
+    outcome = start("trainer.max_steps=4", *words)
+    assert outcome.code == 0, outcome.err
+    assert (
+        "has ended after 4 steps" in outcome.out and str(finished / "metrics.json") in outcome.out
+    )
+    assert "trainer.max_steps" in outcome.out and "run_id" in outcome.out
     groups = {word.lstrip("+").partition("=")[0].partition(".")[0] for word in words} - {"logger"}
-    ignored = [line for line in again.out.splitlines() if line.startswith("ignored:")]
+    ignored = [line for line in outcome.out.splitlines() if line.startswith("ignored:")]
     assert len(ignored) == bool(groups) and all(group in ignored[0] for group in groups)
     assert state(finished.parents[1]) == before
 
@@ -187,8 +189,8 @@ def test_a_length_below_the_steps_of_a_checkpoint_is_refused(start, run, finishe
     settings = (finished / "config.yaml").read_bytes()
     start("trainer.max_steps=3").assert_refused("trainer.max_steps=3", "4 steps")
     assert (finished / "config.yaml").read_bytes() == settings
-    other = (*SCORED, f"runs_dir={finished.parents[1]}", "run_id=b", f"ckpt_path={finished}")
-    run("train", *other, "trainer.max_steps=2").assert_refused(
+    options = (*SCORED, f"runs_dir={finished.parents[1]}", "run_id=b", f"ckpt_path={finished}")
+    run("train", *options, "trainer.max_steps=2").assert_refused(
         "trainer.max_steps=2", "last.ckpt", "4 steps"
     )
     assert not (finished.parent / "b").exists()
@@ -241,8 +243,8 @@ def test_finished_runs_of_every_family(run, tmp_path, family):
     done = run("train", *words)
     assert done.code == 0, done.err
     before = state(tmp_path)
-    again = run("train", *words)
-    assert again.code == 0 and "has ended after 1 steps" in again.out, again.err
+    outcome = run("train", *words)
+    assert outcome.code == 0 and "has ended after 1 steps" in outcome.out, outcome.err
     assert state(tmp_path) == before
     longer = run("train", *words, "trainer.max_steps=2")
     assert longer.code == 0 and "(continued)" in longer.out, longer.err
@@ -279,8 +281,8 @@ def test_two_processes_find_that_a_run_has_ended(tmp_path):
     first = processes.run_distributed("train", *words)
     assert first.returncode == 0, first.stderr
     before = state(tmp_path)
-    again = processes.run_distributed("train", *words)
-    assert again.returncode == 0 and again.stdout.count("has ended") == 1, again.stderr
+    outcome = processes.run_distributed("train", *words)
+    assert outcome.returncode == 0 and outcome.stdout.count("has ended") == 1, outcome.stderr
     assert state(tmp_path) == before
 
 

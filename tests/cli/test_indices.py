@@ -20,10 +20,10 @@ def drawn(run, tmp_path):
 
 @pytest.mark.deep
 def test_samples_are_made_again_bit_for_bit(drawn):
-    whole = drawn("num_samples=40", "sampler.batch_size=16")
-    again = drawn("num_samples=40", "sampler.batch_size=16", "indices=[37,3,17]")
-    assert np.array_equal(again, whole[[37, 3, 17]])
-    assert len(np.unique(whole.reshape(40, -1), axis=0)) == 40
+    all_samples = drawn("num_samples=40", "sampler.batch_size=16")
+    selected = drawn("num_samples=40", "sampler.batch_size=16", "indices=[37,3,17]")
+    assert np.array_equal(selected, all_samples[[37, 3, 17]])
+    assert len(np.unique(all_samples.reshape(40, -1), axis=0)) == 40
 
 
 @pytest.mark.deep

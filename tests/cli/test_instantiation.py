@@ -60,7 +60,7 @@ NOTHING_TO_TRAIN = [
 ]
 
 
-def offered():
+def offered_choices():
     """Yield (group, choice) of the default family; test_experiments.py trains experiments."""
     for group in groups():
         if group.partition("/")[0] in OTHER_GROUPS:
@@ -76,9 +76,9 @@ def offered():
                 yield group, choice
 
 
-CHOICES = [(group, choice) for group, choice in offered()]
-# groups whose choices do not ask for others: one of each is made at a time
-APART = (
+CHOICES = [(group, choice) for group, choice in offered_choices()]
+# groups whose choices need no others: one choice of each is built at a time
+COMBINED_GROUPS = (
     "schedule",
     "sampler/grid",
     "logger",
@@ -90,9 +90,9 @@ APART = (
     "sampler",
     "metrics",
 )
-# in the names of what takes a second; the papers' recipes are trained in test_papers.py
+# ends of names of choices that take a second
 LARGE = ("celeba64", "cifar10")
-BESIDE = {
+NEEDED_OPTIONS = {
     ("head", "birth_death"): ["process=birth_death"],
     ("head", "levels"): ["process=uniform"],
     ("head", "logistic"): ["process=uniform"],
@@ -120,14 +120,15 @@ BESIDE = {
 }
 
 
-def beside(group, choice, folder):
-    options = list(BESIDE.get((group, choice), []))
+def needed_options(group, choice, folder):
+    options = list(NEEDED_OPTIONS.get((group, choice), []))
     if group == "metrics/extractor":
         options = options or ["metrics=inception"]
-        options += ["metrics.extractor.num_features=192"] if choice == "module" else []
-        options += (
-            ["metrics.extractor.module._target_=torch.nn.Flatten"] if choice == "module" else []
-        )
+        if choice == "module":
+            options += [
+                "metrics.extractor.num_features=192",
+                "metrics.extractor.module._target_=torch.nn.Flatten",
+            ]
     if choice in ("generator", "discrete"):
         chain = 0.8 * np.eye(17) + 0.2 / 17
         np.save(folder / "matrix.npy", chain if choice == "discrete" else 5 * (chain - np.eye(17)))
@@ -144,34 +145,42 @@ def beside(group, choice, folder):
 
 def cases():
     """Choices that are made together."""
-    free = [choice for choice in CHOICES if choice not in NOTHING_TO_TRAIN]
-    apart = [[one for one in free if one[0] == group and one not in BESIDE] for group in APART]
-    yield from ([one for one in row if one] for row in itertools.zip_longest(*apart))
-    yield from ([one] for one in free if one not in itertools.chain(*apart))
+    trainable = [choice for choice in CHOICES if choice not in NOTHING_TO_TRAIN]
+    combined = [
+        [choice for choice in trainable if choice[0] == group and choice not in NEEDED_OPTIONS]
+        for group in COMBINED_GROUPS
+    ]
+    for row in itertools.zip_longest(*combined):
+        yield [choice for choice in row if choice]
+    for choice in trainable:
+        if choice not in itertools.chain(*combined):
+            yield [choice]
 
 
-def named(choices):
+def case_name(choices):
     return " ".join(map("=".join, choices))
 
 
-def slow(choices):
+def is_slow(choices):
     return choices[0][0] == "experiment" or choices[0][1].endswith(LARGE)
 
 
 @pytest.mark.parametrize(
     "choices",
     [
-        pytest.param(one, id=named(one), marks=[pytest.mark.deep] if slow(one) else [])
-        for one in cases()
+        pytest.param(case, id=case_name(case), marks=[pytest.mark.deep] if is_slow(case) else [])
+        for case in cases()
     ],
 )
-def test_everything_can_be_made(tmp_path, monkeypatch, choices):
+def test_every_choice_can_be_built(tmp_path, monkeypatch, choices):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
     monkeypatch.setattr(
         torch.nn.init, "kaiming_uniform_", lambda tensor, *_, **__: torch.nn.init.zeros_(tensor)
     )
-    options = [word for one in choices for word in ("=".join(one), *beside(*one, tmp_path))]
+    options = []
+    for group, choice in choices:
+        options += [f"{group}={choice}", *needed_options(group, choice, tmp_path)]
     config = composed(
         *options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1"
     )
@@ -193,15 +202,15 @@ def check_round_trip(description, folder):
     for section in ("family", "model"):
         check_components(read[section], section)
     for section in ("dataset", "metrics"):
-        if read[section] and not asked_for(json.dumps(read[section])):
+        if read[section] and not is_for_command_line(json.dumps(read[section])):
             component_from_file(read[section], section, "data")
 
 
-def asked_for(text):
+def is_for_command_line(text):
     """Whether only the command line may choose something in it."""
-    found = [
+    components = [
         find_allowed(name, section)
         for section in ("dataset", "metrics")
         for name in re.findall(r'"(blackout[\w.]+)"', text)
     ]
-    return any(one and one[1].ask is not None for one in found)
+    return any(target and target[1].ask is not None for target in components)

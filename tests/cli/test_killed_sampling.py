@@ -34,29 +34,29 @@ def sampling(model, out):
 def test_it_goes_on_where_it_stopped(model, tmp_path):
     assert sampling(model, tmp_path / "whole").wait() == 0
     out = tmp_path / "cut"
-    for number, least in ((signal.SIGKILL, 3), (signal.SIGTERM, 6)):
+    for number, minimum in ((signal.SIGKILL, 3), (signal.SIGTERM, 6)):
         cut = sampling(model, out)
         deadline = time.monotonic() + 60
         while (
-            len(kept := list(out.glob(".drawn-*/*.safetensors"))) < least
+            len(kept := list(out.glob(".drawn-*/*.safetensors"))) < minimum
             and time.monotonic() < deadline
         ):
             assert cut.poll() is None
             time.sleep(0.005)
         cut.send_signal(number)
-        ended = cut.outcome()
-        assert ended.returncode == (-9 if number == signal.SIGKILL else 75), ended.stderr
+        outcome = cut.outcome()
+        assert outcome.returncode == (-9 if number == signal.SIGKILL else 75), outcome.stderr
     stamps = {path: path.stat().st_mtime_ns for path in kept}
     assert not [path for path in out.iterdir() if not path.name.startswith(".")]
-    again = sampling(model, out)
-    while again.poll() is None:  # what was drawn is not drawn again
+    process = sampling(model, out)
+    while process.poll() is None:  # what was drawn is not drawn again
         for path, stamp in stamps.items():
             try:
                 assert path.stat().st_mtime_ns == stamp
             except FileNotFoundError:
                 break
         time.sleep(0.01)
-    assert again.wait() == 0
+    assert process.wait() == 0
     assert (out / "samples.npz").read_bytes() == (tmp_path / "whole/samples.npz").read_bytes()
     assert (out / "grid.png").read_bytes() == (tmp_path / "whole/grid.png").read_bytes()
     remove_parts(out)  # of a process that could not clean up; the next command does so after a week
@@ -78,10 +78,10 @@ def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp
 
 
 def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):
-    few = ("num_samples=6", "sampler.batch_size=3", "device=cpu", f"ckpt={model}")
+    options = ("num_samples=6", "sampler.batch_size=3", "device=cpu", f"ckpt={model}")
     drawn = {}
     for seed, out in ((0, "o"), (1, "p"), (0, "o")):
-        assert run("sample", *few, f"seed={seed}", f"out={tmp_path / out}").code == 0
+        assert run("sample", *options, f"seed={seed}", f"out={tmp_path / out}").code == 0
         samples = np.load(tmp_path / out / "samples.npz")["samples"]
         assert (drawn.setdefault(seed, samples) == samples).all()
     assert (drawn[0] != drawn[1]).any()

@@ -109,9 +109,9 @@ ANOTHER = {
 @pytest.mark.parametrize("name", ANOTHER)
 def test_another_request_gets_another_folder(run, trained, name):
     before = state(trained)
-    given = [word for word in FEW if name != "a posterior" or "sampler" not in word]
+    options = [word for word in FEW if name != "a posterior" or "sampler" not in word]
     words = {
-        word.split("=")[0]: word for word in (*given, *ANOTHER[name]) if not word.startswith("~")
+        word.split("=")[0]: word for word in (*options, *ANOTHER[name]) if not word.startswith("~")
     }
     done = run("sample", f"ckpt={trained}", *words.values())
     assert done.code == 0, done.err
@@ -159,11 +159,13 @@ def test_a_folder_with_files_of_others_is_refused(run, trained, place):
 
 def test_the_folder_of_an_input_or_of_another_request_is_refused(run, trained, tmp_path):
     np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
-    asked = ("sample", f"ckpt={trained}", *FEW)
-    run(*asked, f"inpaint={tmp_path / 'known.npz'}", f"out={tmp_path}").assert_refused("known.npz")
-    assert run(*asked, f"out={tmp_path / 'out'}").code == 0
+    options = ("sample", f"ckpt={trained}", *FEW)
+    run(*options, f"inpaint={tmp_path / 'known.npz'}", f"out={tmp_path}").assert_refused(
+        "known.npz"
+    )
+    assert run(*options, f"out={tmp_path / 'out'}").code == 0
     before = state(tmp_path)
-    run(*asked, "seed=1", f"out={tmp_path / 'out'}").assert_refused("give a new folder")
+    run(*options, "seed=1", f"out={tmp_path / 'out'}").assert_refused("give a new folder")
     assert state(tmp_path) == before
 
 
@@ -205,8 +207,8 @@ def test_scores_of_a_file_do_not_replace_others(run, trained, tmp_path):
     run("sample", f"samples={samples}", *digits, f"out={trained}").assert_refused("nothing there")
     assert_kept(before)
     before = state(trained)
-    other = run("sample", f"samples={trained / 'samples/final.npz'}", *digits)
-    assert other.code == 0 and "scores-2" in other.out
+    outcome = run("sample", f"samples={trained / 'samples/final.npz'}", *digits)
+    assert outcome.code == 0 and "scores-2" in outcome.out
     assert_kept(before)
 
 
@@ -274,8 +276,8 @@ def test_what_a_run_that_fails_has_found_is_kept(run, tmp_path):
     )
     refused = run("train", *wild, *options, "run_id=a")
     refused.assert_refused("is not finite")
-    (found,) = (tmp_path / "digits/a").glob("nonfinite_step_*.json")
-    assert str(found) in refused.err and json.loads(found.read_text())["batches"]
+    (report,) = (tmp_path / "digits/a").glob("nonfinite_step_*.json")
+    assert str(report) in refused.err and json.loads(report.read_text())["batches"]
 
 
 def test_a_start_that_is_refused_leaves_nothing(tmp_path):
@@ -380,16 +382,16 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     assert done.code == 0 and f"{program}-2" in done.out, done.err
     command(main, *words, "--seed", "2", "--out", f"runs/{program}").assert_refused("nothing there")
     assert_kept(before)
-    again = command(main, *words)
-    assert again.code == 0 and "the same request" in again.out
+    outcome = command(main, *words)
+    assert outcome.code == 0 and "the same request" in outcome.out
     for name in (
         "metrics.json",
         "samples.npz",
         "solutions.npz",
     ):  # as after a kill: the rest is there
         (tmp_path / "runs" / program / name).unlink(missing_ok=True)
-    again = command(main, *words, "--out", f"runs/{program}")
-    assert again.code == 0 and "the same request" in again.out, again.err
+    outcome = command(main, *words, "--out", f"runs/{program}")
+    assert outcome.code == 0 and "the same request" in outcome.out, outcome.err
     if program == "solve":
         command(main, *words, "--chains", "10000000000000").assert_refused(
             "chains must be", "1,048,576"
@@ -397,9 +399,9 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
     else:
         (tmp_path / "ours.py").write_text(RING)
         monkeypatch.syspath_prepend(tmp_path)
-        own = command(main, "--target", "ours.Ring", "size=5", *words[2:-1])
-        assert own.code == 0 and "log_z_exact 3.8634" in own.out, (
-            own.err
+        outcome = command(main, "--target", "ours.Ring", "size=5", *words[2:-1])
+        assert outcome.code == 0 and "log_z_exact 3.8634" in outcome.out, (
+            outcome.err
         )  # log[(2 cosh .4)^5 + (2 sinh .4)^5]
         command(main, "--target", "isin").assert_refused("no such target; one of ising, potts")
 

@@ -37,9 +37,9 @@ def step_at(address: str, folder: Path) -> int:
     """The step from which a machine without the folder would go on."""
     shutil.rmtree(folder, ignore_errors=True)
     assert Mirror(address, folder).fetch()
-    found = find_checkpoint(folder / "checkpoints")
-    assert found is not None
-    return read_checkpoint(found)["global_step"]
+    checkpoint = find_checkpoint(folder / "checkpoints")
+    assert checkpoint is not None
+    return read_checkpoint(checkpoint)["global_step"]
 
 
 def test_a_folder_that_is_missing_is_filled_and_goes_on(address, tmp_path):
@@ -74,11 +74,11 @@ def test_killed_between_any_two_changes_of_the_store(address, tmp_path, monkeypa
     for step in (1, 2):
         save(tmp_path / "here", step)
         mirror.push()
-    left = iter(range(after))
+    countdown = iter(range(after))
 
     def counted(method):
         def killed(*arguments, **named):
-            if next(left, None) is None:
+            if next(countdown, None) is None:
                 raise KeyboardInterrupt
             return method(*arguments, **named)
 
@@ -119,8 +119,8 @@ def test_a_store_that_does_not_answer_is_a_warning_until_the_end_and_no_key_is_s
     mirror._store.cat_file = lambda *_, **__: (_ for _ in ()).throw(RuntimeError("key=SECRET"))
     mirror.try_to_push()
     assert (
-        "failed and is tried again later: memory://" in (said := capsys.readouterr().err)
-        and "SECRET" not in said
+        "failed and is tried again later: memory://" in (errors := capsys.readouterr().err)
+        and "SECRET" not in errors
     )
     with pytest.raises(Unobtainable, match=r"a: RuntimeError$"):
         mirror.push()

@@ -28,9 +28,7 @@ def project(tmp_path, monkeypatch):
     forget_modules("mine")
 
 
-def test_an_experiment_of_ones_own_trains_and_its_model_is_sampled(
-    run, project, monkeypatch, capsys
-):
+def test_a_user_experiment_trains_and_its_model_is_sampled(run, project, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(project))
     (listing,) = [words for words in COMMANDS if words[1] == "choices"]
     choices.main(listing[2:])
@@ -50,8 +48,8 @@ def test_every_command_of_the_page_works_in_processes_of_its_own(project):
     environment = os.environ | {"PYTHONPATH": f".:{ROOT}", "OMP_NUM_THREADS": "1"}
     assert len(COMMANDS) == 5
     for words in COMMANDS:
-        few = FEW_STEPS if words[1] == "train" else ()
-        command = [sys.executable, "-m", *words, *few]
+        settings = FEW_STEPS if words[1] == "train" else ()
+        command = [sys.executable, "-m", *words, *settings]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=project)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
     assert (project / "runs/bright_stars/bright/samples-2").exists() or (

@@ -204,8 +204,8 @@ NUMBERS = {
 @pytest.mark.parametrize("argument", NUMBERS)
 def test_numbers_that_give_nothing(run, directory, argument):
     extra = [] if argument.startswith("evaluate") else ["evaluate=true"]
-    given = [option for option in SAMPLE if option.split("=")[0] != argument.split("=")[0]]
-    run("sample", *given, f"ckpt={directory}", "metrics=none", *extra, argument).assert_refused(
+    options = [option for option in SAMPLE if option.split("=")[0] != argument.split("=")[0]]
+    run("sample", *options, f"ckpt={directory}", "metrics=none", *extra, argument).assert_refused(
         NUMBERS[argument]
     )
     assert not (directory / "samples/samples.npz").exists()
@@ -257,9 +257,9 @@ with run_directory.running(pathlib.Path({str(directory)!r})):
 )
 def test_what_a_step_does_may_not_change_in_the_middle(run, directory, tmp_path, argument):
     name = argument.split("=")[0]
-    kept = [option for option in TINY if option.split("=")[0] != name]
+    options = [option for option in TINY if option.split("=")[0] != name]
     outcome = run(
-        "train", *kept, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a", argument
+        "train", *options, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a", argument
     )
     outcome.assert_refused(name)
 
@@ -279,8 +279,10 @@ def test_data_that_moved_and_data_that_changed(run, tmp_path):
     first = run("train", *options, f"dataset.path={tmp_path / 'here.npy'}", "trainer.max_steps=2")
     assert first.code == 0, first.err
     shutil.move(tmp_path / "here.npy", tmp_path / "there.npy")
-    moved = run("train", *options, f"dataset.path={tmp_path / 'there.npy'}", "trainer.max_steps=3")
-    assert moved.code == 0 and "continued" in moved.out, moved.err
+    outcome = run(
+        "train", *options, f"dataset.path={tmp_path / 'there.npy'}", "trainer.max_steps=3"
+    )
+    assert outcome.code == 0 and "continued" in outcome.out, outcome.err
     counts[3, :2] = counts[3, 1], counts[3, 0] + 1
     np.save(tmp_path / "there.npy", counts)
     changed = run(

@@ -214,9 +214,9 @@ def test_the_list_shows_every_run_and_names_what_cannot_be_read(odd_runs, serve,
 def test_foreign_pages_and_odd_addresses_get_no_answer(tmp_path, serve):
     make_run(tmp_path / "a")
     server = serve(tmp_path)
-    own = f"http://127.0.0.1:{server.server_port}"
-    assert request(server, "/", Origin=own)[0] == request(server, "/?x=1")[0] == 200
-    for origin in ("http://evil.example", "null", f"{own}.evil.example", "http://127.0.0.1:1"):
+    address = f"http://127.0.0.1:{server.server_port}"
+    assert request(server, "/", Origin=address)[0] == request(server, "/?x=1")[0] == 200
+    for origin in ("http://evil.example", "null", f"{address}.evil.example", "http://127.0.0.1:1"):
         assert request(server, "/", Origin=origin)[0] == 403
     for path in (
         "//[",

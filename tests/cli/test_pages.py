@@ -49,7 +49,9 @@ def test_pages_of_runs(runs, run, capsys):
     )
     report.main([str(runs / "a")])
     compare.main([str(runs / "a"), str(runs / "b"), "--out", str(runs / "both.html")])
-    page, both = ((path.read_text()) for path in (runs / "a" / "report.html", runs / "both.html"))
+    page, comparison = (
+        (path.read_text()) for path in (runs / "a" / "report.html", runs / "both.html")
+    )
     for words in (
         "val/bits_per_dim",
         "samples/metrics.json",
@@ -59,8 +61,12 @@ def test_pages_of_runs(runs, run, capsys):
         '"name": "train/loss"',
     ):
         assert words in page, words
-    assert 'href="a/report.html"' in both and "finished" in page
-    assert f"blackout train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
+    assert 'href="a/report.html"' in comparison and "finished" in page
+    assert (
+        f"blackout train {TINY[0]}" in page
+        and "optimizer.lr" in comparison
+        and "0.001" in comparison
+    )
     pictures = {
         path.relative_to(runs / "a")
         for path in (runs / "a").rglob("*")
@@ -68,44 +74,44 @@ def test_pages_of_runs(runs, run, capsys):
     }
     assert len(pictures) > 6 and not [path for path in pictures if f"{path}<" not in page]
     assert (
-        page.count("<img") == len(pictures) + 1 and both.count("<img") == 3
+        page.count("<img") == len(pictures) + 1 and comparison.count("<img") == 3
     )  # one more is where large ones are shown
-    for content in (page, both):
+    for content in (page, comparison):
         assert len(content) < 5_000_000
         check_page(content)
 
 
 @pytest.mark.deep
 def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, tmp_path):
-    shown = DemoModel(runs / "a")
-    way = shown.draw(2, seed=1, steps=3)
-    assert len(way) == 4 and way[-1].size == way[0].size and shown.classes == []
-    warm = shown.draw(
+    demo = DemoModel(runs / "a")
+    way = demo.draw(2, seed=1, steps=3)
+    assert len(way) == 4 and way[-1].size == way[0].size and demo.classes == []
+    warm = demo.draw(
         2, seed=1, steps=4, temperature=0.5
     )  # two steps from digits that are half on their way to black
     assert len(warm) == 3 and np.asarray(warm[0]).max() > 0 == np.asarray(way[0])[2:-2, 2:-2].min()
-    assert not np.array_equal(warm[0], shown.draw(2, seed=2, steps=4, temperature=0.5)[0])
+    assert not np.array_equal(warm[0], demo.draw(2, seed=2, steps=4, temperature=0.5)[0])
     hole = np.zeros((8, 8), bool)
     hole[2:5] = True
-    (filled,) = {one.size for one in shown.fill(hole, 1, steps=2)}
-    assert filled == shown.draw(1, steps=2)[-1].size
+    (filled,) = {one.size for one in demo.fill(hole, 1, steps=2)}
+    assert filled == demo.draw(1, steps=2)[-1].size
     with pytest.raises(UserError, match="must leave a part"):
-        shown.fill(~np.zeros((8, 8), bool))
-    assert shown.supports_restarts
-    inferred = np.asarray(shown.restore(0.3, 1, 2).convert("L"), int)
+        demo.fill(~np.zeros((8, 8), bool))
+    assert demo.supports_restarts
+    inferred = np.asarray(demo.restore(0.3, 1, 2).convert("L"), int)
     assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(
-        inferred, shown.restore(0.9, 1, 2)
+        inferred, demo.restore(0.9, 1, 2)
     )
-    shown.save_space(tmp_path / "space")
-    again = DemoModel(tmp_path / "space" / "model")
-    assert np.array_equal(again.draw(2, seed=1, steps=3)[-1], way[-1])
+    demo.save_space(tmp_path / "space")
+    copied_demo = DemoModel(tmp_path / "space" / "model")
+    assert np.array_equal(copied_demo.draw(2, seed=1, steps=3)[-1], way[-1])
     with pytest.raises(UserError, match="give a new folder"):
-        shown.save_space(tmp_path / "space")
+        demo.save_space(tmp_path / "space")
     with pytest.raises(UserError, match="is an address"):
-        shown.save_space(Path("s3://bucket/space"))
+        demo.save_space(Path("s3://bucket/space"))
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(UserError, match=r"blackout-diffusion\[demo\]"):
-        build_page(shown)
+        build_page(demo)
 
 
 def check_page(content):
@@ -117,12 +123,12 @@ def check_page(content):
 
     class Checker(HTMLParser):
         def handle_starttag(self, tag, attributes):
-            given = dict(attributes)
-            assert re.fullmatch(r"(?!/)[\w./%-]+/report\.html", given.get("href", "a/report.html"))
-            assert not [name for name in given if name.startswith("on") or name == "style"]
-            if tag == "script" and given.get("type") != "application/json":
-                programs.append(given)
-            assert tag != "img" or (given["src"].startswith("data:image/") and "alt" in given)
+            values = dict(attributes)
+            assert re.fullmatch(r"(?!/)[\w./%-]+/report\.html", values.get("href", "a/report.html"))
+            assert not [name for name in values if name.startswith("on") or name == "style"]
+            if tag == "script" and values.get("type") != "application/json":
+                programs.append(values)
+            assert tag != "img" or (values["src"].startswith("data:image/") and "alt" in values)
             if tag not in ("meta", "img", "input", "br", "wbr"):
                 self.open.append(tag)
 
@@ -219,8 +225,8 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
         ]
         browser = started.chromium.launch(executable_path=program, args=arguments)
         page = browser.new_page(offline=True)
-        asked = []
-        page.on("request", lambda request: asked.append(request.url))
+        requests = []
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(f"file://{tmp_path / 'page.html'}")
         page.screenshot(path=tmp_path / "shot.png")
         assert (
@@ -228,7 +234,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
             and page.title() == "Page"
         )
         browser.close()
-    assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
+    assert [url for url in requests if not url.startswith(("file://", "data:"))] == []
     colours = {
         colour: count
         for count, colour in Image.open(tmp_path / "shot.png").convert("RGB").getcolors(1 << 20)
@@ -303,13 +309,13 @@ def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatc
         rows = "".join(f"{k},{1 / k}\n" for k in range(1, step + 1))
         (tmp_path / "metrics.csv").write_text(f"step,train/loss\n{rows}")
         living()
-        known = page.read_text()
-        assert "training</span>" in known and f"step {(1, 1, 3)[step - 1]} of 9" in known
-        check_page(known)
+        content = page.read_text()
+        assert "training</span>" in content and f"step {(1, 1, 3)[step - 1]} of 9" in content
+        check_page(content)
     (tmp_path / "metrics.csv").write_text("a,b\n1,2\n")
     living._next_time = 0.0
     living()  # says nothing, and leaves the page that is there
-    assert page.read_text() == known
+    assert page.read_text() == content
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

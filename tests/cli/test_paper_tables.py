@@ -46,16 +46,16 @@ def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, mo
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(table.subprocess, "run", instead)
-    given = ["blackout_cifar10", "--runs_dir", str(tmp_path)]
+    words = ["blackout_cifar10", "--runs_dir", str(tmp_path)]
     for expected in (9, 0):  # the second time only the one that left is run
         with pytest.raises(SystemExit, match="75"):
-            table.main(given)
+            table.main(words)
         assert capfd.readouterr().out.count("$ ") == expected + 1
-    table.main([*given, "--plan"])
-    shown = capfd.readouterr().out
+    table.main([*words, "--plan"])
+    output = capfd.readouterr().out
     assert (
-        shown.count("done ") == 9 and shown.count("to do") == 5
+        output.count("done ") == 9 and output.count("to do") == 5
     )  # the one that left, and the rows below it
-    assert "4.771 (4.77)" in shown and "- (4.58)" in shown
+    assert "4.771 (4.77)" in output and "- (4.58)" in output
     with pytest.raises(SystemExit, match="2"):
         table.main(["unknown"])

@@ -138,7 +138,7 @@ def test_items_are_asked_for_and_explained_by_their_whole_names(run):
 
 
 @pytest.mark.parametrize("baseline", ["sinkhorn", "listmle"])
-def test_rivals_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
+def test_baselines_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
     config = composed("experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}")
     assert config["dataset"]["pieces"] == 3 and config["batch_size"] == 64
     assert {config["loss"].get(name, 1) for name in ("walks", "draws")} == {1}  # the constructor's, not the paper's

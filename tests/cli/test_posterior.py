@@ -52,30 +52,30 @@ def test_all_files_are_there_and_agree(run, trained_model):
     assert outcome.code == 0, outcome.err
     out = trained_model / "posterior" / "pool"
     samples = np.load(out / "samples.npz")["samples"]
-    found = np.load(out / "posterior.npz")
+    arrays = np.load(out / "posterior.npz")
     assert (
         samples.shape == (6, 8, 8, 1)
         and samples.dtype == np.uint8
-        and found["measurement"].shape == (3, 4, 4, 1)
+        and arrays["measurement"].shape == (3, 4, 4, 1)
     )
-    assert np.allclose(found["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
-    assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1, ddof=1))
-    assert found["number"].tolist() == [3, 4, 5] and all(found["most_likely"] // 2 == [0, 1, 2])
+    assert np.allclose(arrays["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
+    assert np.allclose(arrays["std"], samples.reshape(3, 2, 8, 8, 1).std(1, ddof=1))
+    assert arrays["number"].tolist() == [3, 4, 5] and all(arrays["most_likely"] // 2 == [0, 1, 2])
     chains, values, spent = (
         np.load(out / "samples.npz")["chains"],
         metrics(out)["values"],
-        found["cost"],
+        arrays["cost"],
     )
     assert spent.shape == (3, 5) and [spent[0, 1], spent[-1, 1]] == pytest.approx([3.0, 0.2])
     assert math.isclose(chains[:, -1, 0].mean(), values["log_likelihood"], rel_tol=1e-4)
     assert math.isclose(spent[:, 2].sum(), values["network_evaluations"])
     assert "rank_p_value" not in values  # of three measurements
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90"} <= values.keys()
-    beside = metrics(out)["references"]
-    assert beside["residual_chi_square"] == {"ideal": 1.0}
+    references = metrics(out)["references"]
+    assert references["residual_chi_square"] == {"ideal": 1.0}
     assert (
-        beside["psnr"].keys() == {"of_other_samples", "training_mean"}
-        and "training_mean" in beside["psnr_of_mean"]
+        references["psnr"].keys() == {"of_other_samples", "training_mean"}
+        and "training_mean" in references["psnr_of_mean"]
     )
     assert {
         "r_hat",
@@ -84,14 +84,14 @@ def test_all_files_are_there_and_agree(run, trained_model):
         "posterior_predictive_p",
         "prior_predictive_p",
         "repaired_share",
-    } <= set(found.files)
-    assert math.isclose(values["posterior_predictive_p"], found["posterior_predictive_p"].min())
+    } <= set(arrays.files)
+    assert math.isclose(values["posterior_predictive_p"], arrays["posterior_predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0
 
 
 @pytest.mark.drawn
-def test_arviz_reads_what_it_judges_as_we_do(draw, tmp_path):
+def test_arviz_reads_posteriors_and_gives_the_same_diagnostics(draw, tmp_path):
     pytest.importorskip("h5py")
     arviz = pytest.importorskip("arviz")
     draw(
@@ -101,12 +101,14 @@ def test_arviz_reads_what_it_judges_as_we_do(draw, tmp_path):
         "task=photons",
         "measurement=test:3-5",
     )
-    found, ours = (
+    inference_data, ours = (
         arviz.from_netcdf(tmp_path / "a" / "posterior.nc"),
         np.load(tmp_path / "a" / "posterior.npz"),
     )
     for name, of in {"r_hat": arviz.rhat, "ess_bulk": arviz.ess}.items():
-        each = np.concatenate([v.values.reshape(3, -1) for v in of(found.sample_stats).values()], 1)
+        each = np.concatenate(
+            [v.values.reshape(3, -1) for v in of(inference_data.sample_stats).values()], 1
+        )
         assert np.allclose(ours[name], each.max(1) if name == "r_hat" else each.min(1), rtol=1e-6)
 
 
@@ -182,10 +184,10 @@ def test_a_camera_picture_of_another_program_is_a_measurement(draw, tmp_path):
             *camera,
             f"measurement={tmp_path / f'y.{kind}'}",
         )
-    found = [np.load(tmp_path / kind / "posterior.npz") for kind in kinds]
-    for one in found:
+    results = [np.load(tmp_path / kind / "posterior.npz") for kind in kinds]
+    for one in results:
         assert np.array_equal(one["measurement"][0, ..., 0], y) and np.array_equal(
-            one["mean"], found[0]["mean"]
+            one["mean"], results[0]["mean"]
         )
     for name, noise, warned in (
         ("raw", "poisson", True),
@@ -204,8 +206,8 @@ def test_a_camera_picture_of_another_program_is_a_measurement(draw, tmp_path):
             outcome = draw(tmp_path / name, *QUICK, *options)
         assert ("warning: " in outcome.err and "noise=camera noise.offset" in outcome.err) == warned
     x = np.load(tmp_path / "npy/samples.npz")["samples"].astype(float)
-    written = np.quantile(x, found[0]["probabilities"], 0, method="weibull")
-    assert np.allclose(found[0]["quantiles"], written[None], atol=1e-6)
+    written = np.quantile(x, results[0]["probabilities"], 0, method="weibull")
+    assert np.allclose(results[0]["quantiles"], written[None], atol=1e-6)
     rows = (
         "operator=function",
         "operator.function={_target_: tests.cli.user_components.rows, _partial_: true}",
@@ -221,8 +223,8 @@ def test_a_camera_picture_of_another_program_is_a_measurement(draw, tmp_path):
 
 
 @pytest.mark.deep
-def test_what_is_unknown_is_drawn_with_the_rest(draw, run, trained_model, tmp_path):
-    """The gain of a camera, or the width of a blur, told with intervals."""
+def test_unknown_parameters_are_sampled_with_the_counts(draw, run, trained_model, tmp_path):
+    """The gain of a camera, or the width of a blur, with intervals."""
     camera, blur = (
         ("noise=camera", "noise.gain=unknown:0.5-4"),
         ("operator=blur", "operator.width=unknown:0.5-2"),
@@ -234,16 +236,16 @@ def test_what_is_unknown_is_drawn_with_the_rest(draw, run, trained_model, tmp_pa
         ("width", (*blur, *two), 0.5, 2),
     ):
         draw(tmp_path / name, *SMALL, *unknown, "measurement=test:0")
-        found, samples = (
+        arrays, samples = (
             np.load(tmp_path / name / f"{file}.npz") for file in ("posterior", "samples")
         )
         assert (
-            found[name].shape == (1, 5)
-            and (np.diff(found[name]) >= 0).all()
+            arrays[name].shape == (1, 5)
+            and (np.diff(arrays[name]) >= 0).all()
             and samples[name].shape == (2,)
         )
-        assert low <= found[name].min() <= found[name].max() <= high
-        assert metrics(tmp_path / name)["values"][f"{name}_5"] == found[name][0, 0]
+        assert low <= arrays[name].min() <= arrays[name].max() <= high
+        assert metrics(tmp_path / name)["values"][f"{name}_5"] == arrays[name][0, 0]
     for bad in (
         ("noise.gain=unknown",),
         ("noise.gain=unknown:4-1",),
@@ -290,26 +292,26 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
     y = np.full((2, 4, 4, 1), 20)
     y[1, 0, 0] = 1000
     np.savez(tmp_path / "y.npz", y=y)
-    given = ("num_samples=4", "device=cpu", "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    options = ("num_samples=4", "device=cpu", "operator=pool", f"measurement={tmp_path / 'y.npz'}")
     stuck = (
         "posterior.sweeps=12",
         "posterior.first_level=0.01",
         "posterior.last_level=0.01",
         "posterior.start=prior",
     )
-    outcome = run("sample", f"ckpt={trained_model}", "posterior=sgdd", *stuck, *given)
+    outcome = run("sample", f"ckpt={trained_model}", "posterior=sgdd", *stuck, *options)
     assert (
         outcome.code == 0 and "R-hat up to" in outcome.out and "predictive p below" in outcome.out
     )
-    found = metrics(outcome.folder)
-    assert [f"warning: {line}" for line in found["warnings"]] == [
+    report = metrics(outcome.folder)
+    assert [f"warning: {line}" for line in report["warnings"]] == [
         line for line in outcome.out.splitlines() if line.startswith("warning: ")
     ]
     assert all(
         f"<strong>Warning:</strong> {line}" in save_report(trained_model).read_text()
-        for line in found["warnings"]
+        for line in report["warnings"]
     )
-    assert found["values"]["r_hat"] > 1.05 and found["values"]["posterior_predictive_p"] < 1e-3
+    assert report["values"]["r_hat"] > 1.05 and report["values"]["posterior_predictive_p"] < 1e-3
     far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
     outcome = draw(tmp_path / "far", *QUICK, *far)
     assert (
@@ -378,10 +380,10 @@ def test_every_method_keeps_known_pixels_or_says_so(draw, tmp_path, method):
         *method,
         "num_samples=1",
     )
-    found, x = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")["samples"]
-    known = np.ones((8, 8, 1), dtype=bool)
-    known[2:6, 1:7] = False
-    assert np.array_equal(x[0][known], found["truth"][0][known])
+    arrays, x = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")["samples"]
+    is_known = np.ones((8, 8, 1), dtype=bool)
+    is_known[2:6, 1:7] = False
+    assert np.array_equal(x[0][is_known], arrays["truth"][0][is_known])
 
 
 REWARD = "operator.reward={_target_: tests.cli.user_components.brightness, _partial_: true}"
@@ -426,9 +428,9 @@ OPERATORS = (
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda options: "-".join(options)[:40])
 def test_every_operator(draw, tmp_path, operator):
-    given = () if "operator=reward" in operator else ("measurement=train:7",)
+    measurement = () if "operator=reward" in operator else ("measurement=train:7",)
     quick = SMALL if "posterior=noise_denoise" in operator else (*QUICK, "posterior.proposals=5")
-    draw(tmp_path, *quick, *operator, *given)
+    draw(tmp_path, *quick, *operator, *measurement)
     assert np.load(tmp_path / "samples.npz")["samples"].shape == (2, 8, 8, 1)
 
 

@@ -126,9 +126,9 @@ HOSTILE = {
 def test_bad_input_is_refused_in_one_line(run, trained_model, tmp_path, name):
     files(tmp_path)
     options, word = HOSTILE[name]
-    given = [option.replace("FILES", str(tmp_path)) for option in options]
+    words = [option.replace("FILES", str(tmp_path)) for option in options]
     run(
-        "sample", f"ckpt={trained_model}", f"out={tmp_path / 'out'}", *SMALL, *given
+        "sample", f"ckpt={trained_model}", f"out={tmp_path / 'out'}", *SMALL, *words
     ).assert_refused(word)
     assert not (tmp_path / "out" / "samples.npz").exists()
 

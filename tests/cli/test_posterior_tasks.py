@@ -32,7 +32,7 @@ def model(run, runs):
     return runs / "digits" / "a"
 
 
-def test_synthetic_beside_its_floor_and_its_prior(run, tmp_path):
+def test_synthetic_samples_are_close_to_exact_draws_and_far_from_the_prior(run, tmp_path):
     options = ("task=synthetic", "num_samples=1000", "posterior.sweeps=25", "prior.elements=2")
     values = made(run, tmp_path, *options)["values"]
     assert (
@@ -44,7 +44,7 @@ def test_synthetic_beside_its_floor_and_its_prior(run, tmp_path):
 
 
 def test_dna_at_every_scale(run, tmp_path):
-    found = made(
+    values = made(
         run,
         tmp_path,
         "task=dna_toy",
@@ -52,9 +52,9 @@ def test_dna_at_every_scale(run, tmp_path):
         "posterior.sweeps=40",
         "operator.scale=[0,1.5]",
     )
-    assert [row["scale"] for row in found["tilt"]] == [0.0, 1.5]
-    assert found["tilt"][1]["exact_reward"] == pytest.approx(1.0677, abs=1e-4)
-    assert found["values"]["largest_error_in_standard_errors"] < 4
+    assert [row["scale"] for row in values["tilt"]] == [0.0, 1.5]
+    assert values["tilt"][1]["exact_reward"] == pytest.approx(1.0677, abs=1e-4)
+    assert values["values"]["largest_error_in_standard_errors"] < 4
     assert np.load(tmp_path / "posterior.npz")["measurement"].shape == (2, 39)
     assert (tmp_path / "tilt.png").stat().st_size > 0
 
@@ -160,6 +160,6 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
     options, word = HOSTILE[name]
-    given = [option.replace("CKPT", str(model)) for option in options]
-    run("sample", f"out={tmp_path / 'out'}", "device=cpu", *given).assert_refused(word)
+    words = [option.replace("CKPT", str(model)) for option in options]
+    run("sample", f"out={tmp_path / 'out'}", "device=cpu", *words).assert_refused(word)
     assert not (tmp_path / "out" / "samples.npz").exists()

@@ -35,14 +35,14 @@ def test_auto_is_the_quicker_one_and_the_sampler_follows(
     ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda: ratio)
-    found = with_precision(settings(), tmp_path)
-    assert found["trainer"]["precision"] == chosen and found["sampler"]["bfloat16"] is (
+    config = with_precision(settings(), tmp_path)
+    assert config["trainer"]["precision"] == chosen and config["sampler"]["bfloat16"] is (
         chosen == "bf16-mixed"
     )
     assert with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
     assert with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
-    given = settings(precision="64-true")
-    assert with_precision(given, tmp_path) == given
+    config = settings(precision="64-true")
+    assert with_precision(config, tmp_path) == config
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
     flow = {"log_z": 1.0, "log_z_exact": 1.1, "log_z_annealed": 0.9, "val/log_z": 1.2, "ess": 0.5}
     near = {"exact": 1.1, "annealed": 0.9}
     graphs = {"values": flow, "references": {"ess": {"annealed": 0.4}}}
-    known = {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
-    assert collect_references(graphs, GraphDraw.references) == known
+    references = {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
+    assert collect_references(graphs, GraphDraw.references) == references
     tours = {
         "tour_length": 4.1,
         "tour_length_exact": 4.0,
@@ -49,15 +49,15 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
     near = {"tour_length": {"exact": 4.0}, "gap": {"of_polar_tour_with_two_opt": 0.01}}
     assert collect_references({"values": tours}, ShuffleDraw.references) == near
     bounds = {"log_z_exact": 1.1, "elbo": 1.0, "eubo": 1.3, "val/ess": 0.5, "rmse": 0.1}
-    known = {"elbo": {"exact": 1.1}, "eubo": {"exact": 1.1}, "val/ess": {"ideal": 1.0}}
-    assert collect_references({"values": bounds}, ChainDraw.references) == known
+    references = {"elbo": {"exact": 1.1}, "eubo": {"exact": 1.1}, "val/ess": {"ideal": 1.0}}
+    assert collect_references({"values": bounds}, ChainDraw.references) == references
     errors = {"rmse": 0.1, "test/greedy_accuracy": 0.5, "c2st_accuracy": 0.6}
-    known = {"rmse": {"ideal": 0.0}, "test/greedy_accuracy": {"ideal": 1.0}}
-    assert collect_references({"values": errors}, ShuffleDraw.references) == known
+    references = {"rmse": {"ideal": 0.0}, "test/greedy_accuracy": {"ideal": 1.0}}
+    assert collect_references({"values": errors}, ShuffleDraw.references) == references
     assert collect_references({"values": errors}) == {}
     posterior = {"log_likelihood": -35.0, "log_likelihood_of_truth": -31.0, "coverage_90": 0.88}
-    known = {"log_likelihood": {"of_truth": -31.0}, "coverage_90": {"ideal": 0.9}}
-    assert collect_references({"values": posterior}, PosteriorDraw.references) == known
+    references = {"log_likelihood": {"of_truth": -31.0}, "coverage_90": {"ideal": 0.9}}
+    assert collect_references({"values": posterior}, PosteriorDraw.references) == references
     assert (
         collect_references({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
     )
@@ -94,8 +94,8 @@ def test_every_value_of_a_report_is_described_by_its_family_or_by_itself() -> No
         "metric_descriptions": {"own": {"unit": "photons", "better": "lower"}, "absent": {}},
     }
     share = {"unit": "share of samples", "better": "higher"}
-    known = {"test/ess": share, "ess": share, "own": {"unit": "photons", "better": "lower"}}
-    assert describe_metrics(report, ChainDraw.references) == known
+    values = {"test/ess": share, "ess": share, "own": {"unit": "photons", "better": "lower"}}
+    assert describe_metrics(report, ChainDraw.references) == values
 
 
 def test_reports_are_merged_with_all_their_values_and_descriptions() -> None:

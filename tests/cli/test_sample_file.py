@@ -57,7 +57,7 @@ def test_more_samples_than_announced_are_refused(tmp_path):
 
 def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
     class Outputs:
-        taken = torch.zeros(0, dtype=torch.int64)
+        index = torch.zeros(0, dtype=torch.int64)
 
         def update(self, samples, indices):
             self.taken = torch.cat([self.taken, indices])

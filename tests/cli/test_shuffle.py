@@ -51,8 +51,8 @@ def test_a_label_free_run_is_killed_and_continues_bit_for_bit(run, trained):
     kill(settings, cut)
     assert run("train", *settings).code == 0
     assert_same(cut, trained)
-    whole = outcome(trained)
-    assert "loss.baseline" in whole and any(name.startswith("ema.") for name in whole)
+    result = outcome(trained)
+    assert "loss.baseline" in result and any(name.startswith("ema.") for name in result)
 
 
 @pytest.mark.deep
@@ -106,8 +106,8 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
         "sample", *options, f"input={tmp_path / 'mine.npz'}", "decoder=beam", "decoder.width=5"
     )
     assert solved.code == 0, solved.err
-    found = np.load(tmp_path / "out/permutations.npz")
-    assert found["permutation"].shape == (5, 4) and "truth" not in found.files
+    arrays = np.load(tmp_path / "out/permutations.npz")
+    assert arrays["permutation"].shape == (5, 4) and "truth" not in arrays.files
     asked = (
         "decoder=best",
         "top=3",
@@ -116,15 +116,15 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
         f"out={tmp_path / 'asked'}",
     )
     assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *asked).code == 0
-    told = np.load(tmp_path / "asked/permutations.npz")
+    arrays = np.load(tmp_path / "asked/permutations.npz")
     assert (
-        told["top"].shape == (5, 3, 4)
-        and (told["draws"][..., 0] == 3).all()
-        and bool(told["certified"].all())
+        arrays["top"].shape == (5, 3, 4)
+        and (arrays["draws"][..., 0] == 3).all()
+        and bool(arrays["certified"].all())
     )
-    np.testing.assert_array_equal(told["permutation"], told["top"][:, 0])
-    np.testing.assert_allclose(told["top_log_prob"], np.sort(told["top_log_prob"])[:, ::-1])
-    assert np.exp(told["top_log_prob"]).sum(1) == pytest.approx(
+    np.testing.assert_array_equal(arrays["permutation"], arrays["top"][:, 0])
+    np.testing.assert_allclose(arrays["top_log_prob"], np.sort(arrays["top_log_prob"])[:, ::-1])
+    assert np.exp(arrays["top_log_prob"]).sum(1) == pytest.approx(
         1, abs=1e-5
     )  # three orders fulfil it
     np.savez(tmp_path / "bad.npz", items=np.zeros((3, 9, 1, 4, 4)))
@@ -241,15 +241,15 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_command_lines(run, tmp_path, name):
     make, word = WRONG[name]
-    given = make(tmp_path)
-    own = any(one.startswith(("experiment=", "family=")) for one in given)
+    words = make(tmp_path)
+    own = any(one.startswith(("experiment=", "family=")) for one in words)
     first = (
         []
         if own
-        else [word for word in JIGSAW[:2] if not any(one.startswith("dataset=") for one in given)]
+        else [word for word in JIGSAW[:2] if not any(one.startswith("dataset=") for one in words)]
     )
     run(
-        "train", *first, *given, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
+        "train", *first, *words, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
     ).assert_refused(word)
     assert not (tmp_path / "runs").exists()
 

@@ -14,9 +14,10 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
     mixed, truth = shuffle_pieces(wavy_picture(60, 90), 3, 4)
     Image.fromarray(mixed).save(tmp_path / "photo.png")
     main([str(tmp_path / "photo.png"), "grid=3x4", "top=2"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        f"order:   {' '.join(map(str, truth))} (probability" in told and told.count("order:") == 2
+        f"order:   {' '.join(map(str, truth))} (probability" in output
+        and output.count("order:") == 2
     )
     solved = np.asarray(Image.open(tmp_path / "photo-solved.png"))
     assert np.array_equal(solved, wavy_picture(60, 90)[:60, :88])
@@ -48,9 +49,9 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
 def test_a_command_refuses_in_one_line(tmp_path, capsys, arguments, word):
     Image.fromarray(wavy_picture(16, 16)).save(tmp_path / "photo.png")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main([str(tmp_path / arguments[0]), *arguments[1:]])
-    assert left.value.code == 2 and word in capsys.readouterr().err
+    assert exit_info.value.code == 2 and word in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,6 @@ def test_a_command_refuses_in_one_line(tmp_path, capsys, arguments, word):
 )
 def test_options_that_are_not_used_are_refused(tmp_path, capsys, arguments, word):
     (tmp_path / "x.edges").write_text("0 1\n1 2\n")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["mis", str(tmp_path / "x.edges"), *arguments])
-    assert left.value.code == 2 and word in capsys.readouterr().err
+    assert exit_info.value.code == 2 and word in capsys.readouterr().err

@@ -91,7 +91,7 @@ def test_a_sweep_without_runs_here_is_refused(tmp_path, capsys):
         (tmp_path / f"run{number}" / "config.yaml").unlink()
     with pytest.raises(SystemExit, match="2"):
         compare.main([str(sweep)])
-    assert "no run directory of this sweep is here" in capsys.readouterr().err
+    assert "none of the runs of this sweep is there" in capsys.readouterr().err
 
 
 @pytest.mark.deep

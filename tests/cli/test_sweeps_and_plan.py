@@ -105,12 +105,12 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
         "train", *TINY, "plan=true", f"runs_dir={tmp_path / 'runs'}", "trainer.max_steps=1000"
     )
     assert outcome.code == 0, outcome.err
-    told = dict(line.split(":", 1) for line in outcome.out.splitlines())
-    assert set(told) == {"parameters", "work", "memory", "data", "length", "time", "scores"}
-    assert told["parameters"].strip() == "3,824"
+    lines = dict(line.split(":", 1) for line in outcome.out.splitlines())
+    assert set(lines) == {"parameters", "work", "memory", "data", "length", "time", "scores"}
+    assert lines["parameters"].strip() == "3,824"
     assert (
-        "64,000 images" in told["length"]
-        and "1,258 training + 180 validation + 359 test" in told["data"]
+        "64,000 images" in lines["length"]
+        and "1,258 training + 180 validation + 359 test" in lines["data"]
     )
     assert not (tmp_path / "runs").exists()
 
@@ -172,9 +172,9 @@ def test_a_plan_needs_no_evaluation_of_a_large_network(run, tmp_path, monkeypatc
         "train", "dataset=cifar10", "plan=true", f"runs_dir={tmp_path}", "trainer.accelerator=cpu"
     )
     assert outcome.code == 0, outcome.err
-    told = dict(line.split(":", 1) for line in outcome.out.splitlines())
-    assert told["parameters"].strip() == "62,693,251" and "21.8 GFLOP per image" in told["work"]
-    assert "no batch was run" in told["time"] and set(shapes) == {"meta"}
+    lines = dict(line.split(":", 1) for line in outcome.out.splitlines())
+    assert lines["parameters"].strip() == "62,693,251" and "21.8 GFLOP per image" in lines["work"]
+    assert "no batch was run" in lines["time"] and set(shapes) == {"meta"}
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -255,7 +255,7 @@ def test_a_job_that_runs_again_has_one_row(tmp_path):
     ],
 )
 def test_short_names_are_completed(word, meant):
-    said = suggest_key(
+    suggestion = suggest_key(
         word, ["seed", "batch_size", "optimizer.lr", "trainer.max_steps", "sampler.num_steps"]
     )
-    assert said == (f" (did you mean {meant}?)" if meant else "")
+    assert suggestion == (f" (did you mean {meant}?)" if meant else "")

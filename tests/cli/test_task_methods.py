@@ -42,22 +42,22 @@ METHODS = {  # small sizes of the methods
 PAIRS = [(task, method) for task in choices("task") for method in choices("posterior")]
 
 
-def unknown_settings(part, where=""):
+def unknown_settings(part, prefix=""):
     """Settings of components that their constructors do not take, with the component."""
     if not isinstance(part, dict):
         return []
     unknown = [
-        name for key, value in part.items() for name in unknown_settings(value, f"{where}.{key}")
+        name for key, value in part.items() for name in unknown_settings(value, f"{prefix}.{key}")
     ]
     if part.get("_target_"):
-        arguments = inspect.signature(find_target(part, where)).parameters
+        arguments = inspect.signature(find_target(part, prefix)).parameters
         any_name = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
         names = [
             name
             for name in part
             if not name.startswith("_") and name not in arguments and not any_name
         ]
-        unknown += [f"{where}.{name} of {part['_target_']}" for name in names]
+        unknown += [f"{prefix}.{name} of {part['_target_']}" for name in names]
     return unknown
 
 

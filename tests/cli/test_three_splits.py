@@ -215,8 +215,10 @@ def test_the_checkpoint_is_the_best_of_validation_and_the_test_is_of_its_model(r
         f"out={tmp_path / 'out'}",
     )
     assert sampled.code == 0, sampled.err
-    again = json.loads((tmp_path / "out/metrics.json").read_text())["values"]["bits_per_dim_test"]
-    assert values["test/bits_per_dim"] == pytest.approx(again, rel=0.05)
+    repeated = json.loads((tmp_path / "out/metrics.json").read_text())["values"][
+        "bits_per_dim_test"
+    ]
+    assert values["test/bits_per_dim"] == pytest.approx(repeated, rel=0.05)
 
 
 @pytest.mark.deep
@@ -257,8 +259,10 @@ def test_the_summary_and_the_inspection_of_a_file_state_all_sizes(run, tmp_path,
     assert "x, 28 training + 8 validation + 4 test samples, shape (5,)" in capsys.readouterr().out
     np.save(tmp_path / "one.npy", counts[:1])
     inspect(tmp_path / "one.npy", [])
-    said = capsys.readouterr().out
-    assert "finding: there is only one sample: it is used for training, validation and test" in said
+    output = capsys.readouterr().out
+    assert (
+        "finding: there is only one sample: it is used for training, validation and test" in output
+    )
 
 
 def test_a_checkpoint_is_saved_by_validations_of_training_alone() -> None:

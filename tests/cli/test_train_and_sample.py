@@ -62,14 +62,14 @@ def test_run_directory_checkpoint_and_exported_model_give_the_same_samples(run, 
         drawn.append(np.load(out / "samples.npz")["samples"])
         assert (out / "grid.png").exists() and Image.open(out / "trajectory.webp").n_frames > 4
     assert np.array_equal(drawn[0], drawn[1]) and np.array_equal(drawn[0], drawn[2])
-    kept = torch.load(trained / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    state = torch.load(trained / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for path in (
         trained / "checkpoints/last.ckpt",
         trained / "model",
     ):  # so few steps leave the average near the rest
         for name, value in load_model(path).network.named_parameters():
-            assert torch.equal(value, kept[f"ema.module.{name}"])
-            assert not torch.equal(value, kept[f"network.{name}"])
+            assert torch.equal(value, state[f"ema.module.{name}"])
+            assert not torch.equal(value, state[f"network.{name}"])
 
 
 def test_samples_go_to_the_run_directory_and_the_sampler_can_be_changed(run, trained):

@@ -222,9 +222,7 @@ def test_scores_of_a_copula_are_the_baseline() -> None:
 
 
 def test_scores_that_need_more_samples_are_left_out(tmp_path: Path) -> None:
-    with pytest.warns(
-        UserWarning, match="c2st scores are left out: they need 10 samples and test samples, not 5"
-    ):
+    with pytest.warns(UserWarning, match="c2st scores are left out: .* 10 samples .* are 5"):
         values = score(sample_counts(5))
     assert set(SCORES) - values.keys() == {
         "c2st_auc",
