@@ -177,7 +177,7 @@ def session(run, data_dir, monkeypatch, capsys):  # noqa: F811
         outcome = run(program, *words, *sizes)
         assert outcome.code == 0, (words, outcome.err)
 
-    monkeypatch.setattr(permutation_runs, "subprocess", SimpleNamespace(run=run_here))
+    monkeypatch.setattr(permutation_runs, "subprocess", SimpleNamespace(run=run_here, DEVNULL=None))
     monkeypatch.chdir(data_dir)
     return session
 

@@ -216,7 +216,7 @@ def data_dir(tmp_path, monkeypatch):
 SMALL = {
     "diffusion.GaussianChain": {"num_steps": 50},
     "networks.NCSNpp": {"channels": 8, "multipliers": [1, 2], "blocks_per_level": 1, "attention_resolutions": [16]},
-    "networks.Transformer": {"width": 32, "depth": 1, "heads": 2},
+    "networks.Transformer": {"width": 32, "depth": 1, "heads": 2, "patch": 8},
     "networks.LETransformer": {"channels": 16, "layers": 1, "heads": 2},
     "networks.LEConvolution": {"channels": 8},
     "networks.SetTransformer": {"width": 32, "depth": 1, "heads": 2},
