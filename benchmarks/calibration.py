@@ -148,7 +148,8 @@ def calibration_rows(
         methods: dict[str, Method | None] = {"exact": None, "auto": Auto()}
         if conjugate_state(prior.process, problem, prior.shape) is not None:
             methods["direct"] = Direct()
-        methods |= {"sgdd": SplitGibbs(), "smc": SMC()}
+        methods["sgdd"] = SplitGibbs()
+        methods["smc"] = SMC()
         for name, method in methods.items():
             start = time.perf_counter()
             evaluations = 0.0
