@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from blackout.cli.sweeps import failed_tables, run_job, sweeping
-from blackout.config.explain import COMPOSITION_ERRORS, explain, parse_command_line
+from blackout.config.explain import COMPOSITION_ERRORS, check_flags, explain, parse_command_line
 from blackout.distributed import is_first
 from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
@@ -61,6 +61,7 @@ def run(main: Callable[[], object], program: str) -> None:
         warnings.filterwarnings("ignore", category=FutureWarning)  # what libraries will change
     words = sys.argv[1:]
     with errors_in_one_line(continues=not SHOWING_FLAGS.intersection(words)):
+        check_flags(words)
         _refuse_values_for_groups(words)
         _refuse_remote_sweep(words)
         try:

@@ -27,7 +27,7 @@ from blackout.config.compose import (
     import_problem,
     search_path,
 )
-from blackout.errors import CommandParser, did_you_mean
+from blackout.errors import CommandParser, UserError, did_you_mean, refuse
 
 QUOTES = (
     "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
@@ -76,27 +76,67 @@ class CommandLine:
     multirun: bool = False
 
 
+INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+"""What Hydra's flag --info shows."""
+
+
 def parse_command_line(words: Sequence[str]) -> CommandLine:
     """Divide a command line into overrides and the flags that decide how they are read.
 
     Raises:
         UserError: a flag lacks its value.
     """
-    parser = CommandParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    for flags in (
-        ("--config-path", "-cp"),
-        ("--config-name", "-cn"),
-        ("--package", "-p"),
-        ("--cfg", "-c"),
-    ):
-        parser.add_argument(*flags)
-    parser.add_argument("--info", "-i", nargs="?")
-    options, _ = parser.parse_known_intermixed_args(list(words))
+    options, _ = _flags_parser().parse_known_intermixed_args(list(words))
     folders = [options.config_dir] if options.config_dir else []
     return CommandLine(options.overrides, folders, options.multirun)
+
+
+def check_flags(words: Sequence[str]) -> None:
+    """Check the flags of a command line, for which Hydra prints its usage or raises other errors.
+
+    Raises:
+        UserError: names the first flag or word that cannot be used.
+    """
+    options, remaining = _flags_parser().parse_known_args(list(words))
+    if remaining and remaining[0].startswith("-"):
+        raise UserError(f"{remaining[0]}: no such flag; --hydra-help lists them")
+    if remaining:
+        raise UserError(f"{remaining[0]}: settings stand together, after the flags or before them")
+    refuse(
+        options.experimental_rerun is not None,
+        "--experimental-rerun reads a pickle, which can run any code: repeat the command instead",
+    )
+    refuse(
+        options.resolve and not (options.cfg or options.help),
+        "--resolve needs --cfg, which prints the settings",
+    )
+
+
+def _flags_parser() -> CommandParser:
+    """Return a parser of Hydra's flags, which Hydra's own parser reads again."""
+    parser = CommandParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    for flags in (
+        ("--help", "-h"),
+        ("--hydra-help",),
+        ("--version",),
+        ("--resolve",),
+        ("--run", "-r"),
+        ("--multirun", "-m"),
+        ("--shell-completion", "-sc"),
+    ):
+        parser.add_argument(*flags, action="store_true")
+    for flags in (
+        ("--config-dir", "-cd"),
+        ("--config-path", "-cp"),
+        ("--config-name", "-cn"),
+        ("--experimental-rerun",),
+        ("--package", "-p"),
+    ):
+        parser.add_argument(*flags)
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--info", "-i", nargs="?", choices=INFORMATION)
+    return parser
 
 
 def explain(error: Exception, program: str, words: Sequence[str]) -> str:

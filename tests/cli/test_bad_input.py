@@ -12,6 +12,11 @@ from safetensors.torch import load_file, save_file
 from tests.cli.conftest import TINY
 
 SETTINGS = {
+    "an unknown flag": (["--flag"], "--flag: no such flag"),
+    "settings on both sides of a flag": (["-m", "seed=1"], "seed=1: settings stand together"),
+    "a flag without its own": (["--resolve"], "--resolve needs --cfg"),
+    "an unknown kind of information": (["--info", "all_of_it"], "--info"),
+    "settings in a pickle": (["--experimental-rerun", "config.pickle"], "which can run any code"),
     "a number in place of a duration": (["+trainer.max_time=-1"], "trainer"),
     "a number in place of a logger": (["+logger.x=3"], "logger.x must be a logger"),
     "something else in place of a logger": (["+logger.x={_target_: blackout.data.digits}"], "logger.x"),
