@@ -167,8 +167,8 @@ def check_estimates(
             ends += [annealed_log_z - annealed_error, annealed_log_z + annealed_error]
         if difference > MAX_ERRORS * both_errors:
             flags["annealing_disagrees"] = (
-                f"log Z is {log_z:.4g} +- {error:.2g} by these samples, but "
-                f"{annealed_log_z:.4g} +- {annealed_error:.2g} by independent annealing"
+                f"log Z is {log_z:.4g} ± {error:.2g} by these samples, but "
+                f"{annealed_log_z:.4g} ± {annealed_error:.2g} by independent annealing"
             )
     has_few_samples = values["ess"] * len(log_weights) < MIN_EFFECTIVE_SAMPLES
     has_bad_weights = "low_ess" in flags or "infinite_variance" in flags
@@ -235,8 +235,8 @@ def _check_exact_values(values: dict[str, float]) -> Flags:
             continue
         error = values.get(f"{name}_error", math.nan)
         if abs(values[name] - exact) > max(MAX_ERRORS * error, EXACT_TOLERANCE):
-            estimate = f"{name} is estimated as {values[name]:.4g} +- {error:.2g}"
-            differences.append(f"{estimate}, but its exact value is {exact:.4g}")
+            estimate = f"{name} is estimated as {values[name]:.4g} ± {error:.2g}"
+            differences.append(f"{estimate}, but its exact value is {round(exact, 9) + 0.0:.4g}")
     return {"exact_value_mismatch": ", ".join(differences)} if differences else {}
 
 
