@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-from blackout.config.choices import choices, describe, groups
+from blackout.config.choices import DIVIDED_GROUPS, choices, describe, groups
 from blackout.errors import CommandParser, did_you_mean, refuse, run_command
 from blackout.files import CONF
 
@@ -69,7 +69,7 @@ def print_choices(group: str, conf: Path = CONF) -> None:
                 WIDTH,
                 initial_indent=f"{name:<{column}}",
                 subsequent_indent=" " * column,
-                break_long_words=False,
+                break_long_words=True,
                 break_on_hyphens=False,
             )
         )
@@ -93,7 +93,8 @@ def print_settings(group: str, choice: str, conf: Path = CONF) -> None:
 
 def check_group(group: str, conf: Path = CONF) -> None:
     """Raise UserError unless a configuration folder has a group."""
-    names = groups(conf)
+    divided = [name for name in DIVIDED_GROUPS if (conf / name).is_dir()]
+    names = sorted({*groups(conf), *divided})
     refuse(
         group not in names,
         f"{group}: no such group{did_you_mean(group, names)}; one of {', '.join(names)}",
