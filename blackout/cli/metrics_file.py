@@ -36,13 +36,14 @@ def write_scores(report: Plain, path: Path, references: References = References(
     for name, value in values.items():
         if not isinstance(value, int | float) or name.startswith("class_share_") or name in hidden:
             continue
-        line = f"{name}: {value:.4f}"
+        line = f"{name}: {_four_decimals(value)}"
         if f"{name}_error" in values:
             line += f" ± {values[f'{name}_error']:.4f}"
         score_references = reference_values.get(name, {})
         if score_references:
             numbers = [
-                f"{label(reference)} {number:.4f}" for reference, number in score_references.items()
+                f"{label(reference)} {_four_decimals(number)}"
+                for reference, number in score_references.items()
             ]
             line += f" ({', '.join(numbers)})"
         print(line)
@@ -179,6 +180,11 @@ def comparison_rows(
             ]
             comparisons.append((place, describe_comparison(name, comparison), rows))
     return comparisons
+
+
+def _four_decimals(value: float) -> str:
+    """Return a number with four decimals, and zero without a sign."""
+    return f"{round(value, 4) + 0.0:.4f}"
 
 
 def _strongest_baseline(report: Plain, name: str) -> str | None:

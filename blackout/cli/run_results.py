@@ -267,7 +267,8 @@ def mean_and_error(values: Iterable[float]) -> tuple[float | None, float | None]
 
 def round_to(value: float, decimals: int | None) -> float:
     """Return a value rounded to decimals; None for `VALUE_DIGITS` significant digits."""
-    return float(f"{value:.{VALUE_DIGITS}g}") if decimals is None else round(value, decimals)
+    rounded = float(f"{value:.{VALUE_DIGITS}g}") if decimals is None else round(value, decimals)
+    return rounded + 0.0  # -0.0 would be shown as -0
 
 
 def _place(value: float, references: Mapping[str, float]) -> float | None:

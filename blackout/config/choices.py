@@ -9,6 +9,7 @@ import yaml
 from blackout.files import CONF
 
 PROGRAMS = ("train", "sample")
+DIVIDED_GROUPS = ("experiment", "recipe", "task")  # whose choices are in folders
 
 
 def groups(conf: Path = CONF) -> list[str]:
@@ -52,4 +53,4 @@ def load_choice(group: str, choice: str, conf: Path = CONF) -> dict[str, object]
 
 
 def _is_divided(group: str) -> bool:
-    return group in ("experiment", "recipe", "task")
+    return group in DIVIDED_GROUPS

@@ -348,7 +348,7 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
 def _same_choice_elsewhere(choice: str) -> str:
     """Return a suggestion of another group with a choice of this name; empty if none has."""
     for group in groups():
-        if not group.startswith("recipe/") and choice in choices(group):
+        if choice in choices(group):
             return f" (did you mean {group}={choice}?)"
     return ""
 

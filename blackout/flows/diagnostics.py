@@ -238,7 +238,7 @@ def _check_exact_values(values: dict[str, float]) -> Flags:
         error = values.get(f"{name}_error", math.nan)
         if abs(values[name] - exact) > max(MAX_ERRORS * error, EXACT_TOLERANCE):
             estimate = f"{name} is estimated as {values[name]:.4g} ± {error:.2g}"
-            differences.append(f"{estimate}, but its exact value is {exact:.4g}")
+            differences.append(f"{estimate}, but its exact value is {round(exact, 9) + 0.0:.4g}")
     return {"exact_value_mismatch": ", ".join(differences)} if differences else {}
 
 
