@@ -67,6 +67,7 @@ PATH_ARGUMENTS = frozenset(
         "reference",
         "root",
         "save_dir",
+        "test_path",
         "uri",
         "url",
         "weights",

@@ -103,7 +103,7 @@ def test_targets_teachers_and_datasets_follow_the_same_rules(place):
             lambda: Distillation().describe_parts({"teacher": place / "model"}, None),
             "asks for 'torch.save'",
         ),
-        (lambda: choose_dataset(place, None), "plain values"),
+        (lambda: choose_dataset(place, None), "must be without _target_"),
     ):
         with pytest.raises(UserError, match=word):
             read()

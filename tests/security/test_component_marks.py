@@ -203,7 +203,7 @@ def test_components_are_allowed_only_where_their_mark_says():
     ):
         with pytest.raises(UserError, match="not a component that may stand there"):
             check_components(description, "model")
-    with pytest.raises(UserError, match="when it is called"):
+    with pytest.raises(UserError, match="may not set what the caller"):
         check_components({"grid": grid | {"_partial_": True, "num_steps": 3}}, "model")
 
 

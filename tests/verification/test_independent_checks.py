@@ -238,7 +238,7 @@ def test_the_look_ahead_does_not_change_the_expected_weight():
             PureDeath(LEVELS - 1),
             logit_times(12, 6.0, -6.0),
             Trapezoidal(),
-            mean=MEAN,
+            data_mean=MEAN,
             known=KnownElements(x0, mask),
         )
         streams = SampleStreams(0, torch.arange(3000))
@@ -300,7 +300,7 @@ def test_the_continuous_bound_averages_to_the_entropy_with_the_exact_denoiser():
     x0 = torch.from_numpy(STATES[rng.choice(len(STATES), n, p=P)]).to(torch.uint8)
     v = ((torch.arange(n, dtype=torch.float64) % 200) + 0.5) / 200
     streams = SampleStreams(0, torch.arange(n)).step(0)
-    nats = likelihood_bound(DENOISER, PureDeath(LEVELS - 1), x0, v, streams, mean=MEAN)
+    nats = likelihood_bound(DENOISER, PureDeath(LEVELS - 1), x0, v, streams, data_mean=MEAN)
     error = float(nats.std()) / math.sqrt(n)
     assert float(nats.mean()) == pytest.approx(entropy, abs=4 * error)
     assert error < 0.05
