@@ -73,6 +73,6 @@ def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
         film.add(step, 2, torch.zeros(1, 1, 1, 20_000))
     film.save(Wide(), tmp_path)
     assert capsys.readouterr().out.startswith(
-        "left out: trajectory.webp, whose side of 20,000 pixels"
+        "left out: trajectory.webp would be 20,000 pixels"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["trajectory.png"]
