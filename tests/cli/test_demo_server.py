@@ -112,5 +112,5 @@ def test_wrong_numbers_are_an_error_of_the_user(wrong, monkeypatch):
     monkeypatch.setattr(DemoModel, "classes", ["zero"])
     model = DemoModel()
     model.steps, model._steps_section = 4, "sampler"
-    with pytest.raises(UserError, match="must be|is not a class"):
+    with pytest.raises(UserError, match=r"must be|is not a class"):
         model.draw(**wrong)
