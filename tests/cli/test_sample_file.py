@@ -60,7 +60,7 @@ def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
         index = torch.zeros(0, dtype=torch.int64)
 
         def update(self, samples, indices):
-            self.taken = torch.cat([self.taken, indices])
+            self.index = torch.cat([self.index, indices])
 
     asked, outputs = [], Outputs()
     draw = SimpleNamespace(names=OutputNames(), outputs=lambda seed: asked.append(seed) or outputs)
@@ -69,4 +69,4 @@ def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
         for size in (2, 1):
             results.add({"samples": torch.zeros(size, 4)})
     assert int(np.load(tmp_path / "samples.npz")["seed"]) == 5 and asked == [5]
-    assert outputs.taken.tolist() == [7, 9, 11]
+    assert outputs.index.tolist() == [7, 9, 11]
