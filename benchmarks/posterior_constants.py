@@ -106,32 +106,40 @@ class Polished(SplitGibbs):
         return moves.apply_moves(run, x, run.streams.fold_in(3 * len(self.levels)))
 
 
-def rows_of_settings(problems: Sequence[ExactProblem], size: Size) -> Iterator[Row]:
-    """Yield a row of each value of each setting."""
+def levels(problems: Sequence[ExactProblem], size: Size) -> Iterator[Row]:
+    """Yield a row of each last level of sweeps, and of each ladder of moves after sweeps."""
     for last in (0.05, 0.1, 0.2, 0.4):
         yield mean_row("last_level", last, problems, SplitGibbs(last_level=last), size)
-    for levels in (POLISHING_LEVELS, (3.0, 1.0, 0.4), (1.0,), (0.1,)):
-        method = Polished(sweeps=Auto().sweeps, move_levels=levels)
-        yield mean_row("polishing levels", levels, problems, method, size)
+    for ladder in (POLISHING_LEVELS, (3.0, 1.0, 0.4), (1.0,), (0.1,)):
+        method = Polished(sweeps=Auto().sweeps, move_levels=ladder)
+        yield mean_row("polishing levels", ladder, problems, method, size)
+
+
+def look_ahead(problems: Sequence[ExactProblem], size: Size) -> Iterator[Row]:
+    """Yield a row of each power of the likelihood that values states of `smc`."""
     for power in (0.0, 0.25, 0.5, 1.0):
         yield mean_row("look_ahead of smc", power, problems, SMC(look_ahead=power), size)
 
 
-def rows_of_sums(size: Size) -> Iterator[Row]:
+def sums(problems: Sequence[ExactProblem], size: Size) -> Iterator[Row]:
     """Yield rows of methods that measure sums of ever more of six counts."""
     toys = (smooth_prior(6, 3), rough_prior(6, 3))
     for counts_per_number in (3, 6):
-        sums = torch.eye(6).view(6 // counts_per_number, counts_per_number, 6).sum(1)
-        problems = [ExactProblem("sums", toy, Matrix(sums), Poisson(1.0)) for toy in toys]
+        matrix = torch.eye(6).view(6 // counts_per_number, counts_per_number, 6).sum(1)
+        problems = [ExactProblem("sums", toy, Matrix(matrix), Poisson(1.0)) for toy in toys]
         sweeps = SplitGibbs(sweeps=Auto().sweeps, polish=Auto().polish)
         for name, method in (("smc", SMC(particles=32)), ("sgdd and moves", sweeps)):
             yield mean_row(f"{counts_per_number} counts a number", name, problems, method, size)
+
+
+TABLES = {"levels": levels, "look_ahead": look_ahead, "sums": sums}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table, and write it as JSON."""
     parser = arguments(__doc__)
     parser.set_defaults(json=RESULTS, threads=1, device="cpu")
+    parser.add_argument("--only", choices=TABLES, default=None, help="one of the tables")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     size = Size(100, 20)
@@ -142,8 +150,10 @@ def main(argv: list[str] | None = None) -> None:
         size = Size(4, 2)
         problems = problems[:1]
     rows = []
-    for source in (rows_of_settings(problems, size), rows_of_sums(size)):
-        for row in source:
+    for name, table in TABLES.items():
+        if options.only not in (None, name):
+            continue
+        for row in table(problems, size):
             print(row, flush=True)
             rows.append(row)
     arguments_given = sys.argv[1:] if argv is None else argv
