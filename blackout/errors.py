@@ -308,9 +308,7 @@ def printable(text: str) -> str:
 
 def escaped(name: object) -> str:
     """Return a path or another name with control characters and invalid characters escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name)
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
 
 
 @contextmanager
