@@ -101,7 +101,7 @@ def _read_table(path: Path, features: Sequence[str]) -> npt.NDArray[Any]:
     if contents.is_table:
         names = list(features or contents.arrays)
         missing = [name for name in names if name not in contents.arrays]
-        refuse(missing, f"{path} has no column {missing[:1]}, which the data have")
+        refuse(bool(missing), f"{path} has no column {missing[:1]}, which the data have")
         array = np.stack([contents.arrays[name] for name in names], 1)
     else:
         counts = contents.arrays.get(COUNTS)
@@ -112,7 +112,7 @@ def _read_table(path: Path, features: Sequence[str]) -> npt.NDArray[Any]:
         known = list(contents.features)
         if features and known and known != list(features):
             missing = [name for name in features if name not in known]
-            refuse(missing, f"{path} has no element {missing[:1]}, which the data have")
+            refuse(bool(missing), f"{path} has no element {missing[:1]}, which the data have")
             array = array[:, [known.index(name) for name in features]]
     if array.dtype.kind == "f" and bool((array == np.round(array)).all()):
         return array.astype(np.int64)  # AnnData often keeps counts as float32

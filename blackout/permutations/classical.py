@@ -354,9 +354,7 @@ class Mixture:
             components.append({"weight": float(self.weights[number]), **description})
         return {"components": components}
 
-    def sample(
-        self, num_samples: int, streams: StepStreams | None = None, seed: int = 0
-    ) -> Tensor:
+    def sample(self, num_samples: int, streams: StepStreams | None = None, seed: int = 0) -> Tensor:
         """Draw orders of all items, int64 [num_samples, n].
 
         Args:

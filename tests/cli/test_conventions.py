@@ -189,10 +189,10 @@ def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("program", ["train", "sample"])
-def test_help_is_hydras_with_examples_groups_and_all_settings(run, program):
+def test_help_has_examples_groups_by_family_and_all_settings(run, program):
     outcome = run(program, "--help")
     assert outcome.code == 0 and f"python {program}.py" in outcome.out
-    assert "blackout choices" in outcome.out and "sampler, sampler/grid" in outcome.out
+    assert "blackout choices <group>" in outcome.out and "sampler, sampler/grid" in outcome.out
     listed = yaml.safe_load((ROOT / f"conf/{program}.yaml").read_text())
     for name in listed.keys() - {"defaults", "hydra"}:
         assert re.search(rf"^{name}:", outcome.out, re.MULTILINE), name
