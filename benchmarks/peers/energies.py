@@ -97,9 +97,9 @@ class Methods:
         def run(sweeps: int) -> Paths:
             return anneal(self.target, self.chains, sweeps, seed, refine=refine, power=None)
 
-        paths, *cost = self._budgeted(f"blackout {name}", run)
+        paths, sweeps, seconds = self._budgeted(f"blackout {name}", run)
         energies = -paths.states.log_density.double().numpy()
-        return *weighted(paths.log_weights.double().numpy(), energies), *cost
+        return *weighted(paths.log_weights.double().numpy(), energies), sweeps, seconds
 
     def blackout_flow(self, seed: int) -> Estimate:
         model: Any = compose_model(
@@ -120,7 +120,7 @@ class Methods:
             model.ema.update(model.network, step)
             if time.process_time() - start > self.seconds / 2:
                 break
-        parts = []
+        parts: list[Paths] = []
         while not parts or time.process_time() - start < self.seconds:
             indices = torch.arange(FLOW_CHAINS) + FLOW_CHAINS * len(parts)
             parts.append(model.simulate(indices, seed))
@@ -139,15 +139,15 @@ class Methods:
         def run(sweeps: int) -> tuple[lattice.Array, lattice.Array]:
             return lattice.anneal(moves, self.coupling, self.size, self.chains, sweeps, seed)
 
-        result, *cost = self._budgeted(name, run)
-        return *weighted(*result), *cost
+        result, sweeps, seconds = self._budgeted(name, run)
+        return *weighted(*result), sweeps, seconds
 
     def swendsen_wang(self, seed: int) -> Estimate:
         def run(sweeps: int) -> tuple[float, float]:
             return lattice.swendsen_wang_energy(self.coupling, self.size, self.chains, sweeps, seed)
 
-        (energy, _), *cost = self._budgeted("Swendsen-Wang", run)
-        return None, energy, *cost
+        (energy, _), sweeps, seconds = self._budgeted("Swendsen-Wang", run)
+        return None, energy, sweeps, seconds
 
 
 def error_row(name: str, runs: Sequence[Row], log_z: float, energy: float) -> Row:
