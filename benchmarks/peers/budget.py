@@ -99,7 +99,7 @@ def train(generator: Generator, data: CountData, budget: Budget, seed: int) -> i
         optimizer.param_groups[0]["lr"] = budget.lr * lr_factor(progress)
         loss = generator.loss(batch)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
         optimizer.step()
         generator.ema.update(generator.network, step)

@@ -21,7 +21,7 @@ from benchmarks.peers.judges import Judge, mean_and_error, two_sample_auc
 from benchmarks.peers.results import Row
 from blackout.data import CountData
 
-EVALUATIONS = (10, 25, 100)
+EVALUATIONS: tuple[int, ...] = (10, 25, 100)
 TUNING_EVALUATIONS = 25
 SCORES = ("Fréchet distance", "recognised", "forest AUC")
 

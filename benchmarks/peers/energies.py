@@ -6,7 +6,7 @@
     annealing, Swendsen-Wang   of benchmarks/peers/lattice.py, in NumPy and SciPy
 
 Every run of a method takes about the same CPU seconds, pilot runs and trainings included: the
-number of sweeps (for the flow, of samples) follows from a short timing. Errors are root mean
+number of sweeps (for the flow, of samples) follows from a timing. Errors are root mean
 squares over runs of the differences to Kaufman's exact values. NumPy's methods are references for
 accuracy; their time depends on how they are written. blackjax has no moves for spins, and netket
 samples wave functions, so that neither estimates log Z.
@@ -32,7 +32,7 @@ from blackout.flows.simulation import Paths
 from blackout.flows.targets import Ising
 from blackout.training.data_module import TrainLoader
 
-PILOT_SWEEPS = 16
+MIN_SWEEPS = 16
 FLOW_LR = 1e-3
 FLOW_BATCH = 128
 FLOW_CHAINS = 64  # of one draw of the flow
@@ -48,14 +48,15 @@ def weighted(log_weights: lattice.Array, energies: lattice.Array) -> tuple[float
 
 
 def sweeps_for(run: Callable[[int], Any], seconds: float) -> int:
-    """Return the number of sweeps that takes so many CPU seconds, from timings of two numbers."""
-    spent = []
-    for sweeps in (PILOT_SWEEPS, 2 * PILOT_SWEEPS):
+    """Return the number of sweeps that takes so many CPU seconds, from a run of an eighth."""
+    sweeps = MIN_SWEEPS
+    while True:
         start = time.process_time()
         run(sweeps)
-        spent.append(time.process_time() - start)
-    per_sweep = max(spent[1] - spent[0], spent[1] / (4 * PILOT_SWEEPS)) / PILOT_SWEEPS
-    return max(PILOT_SWEEPS, int(seconds / per_sweep))
+        spent = time.process_time() - start
+        if spent >= seconds / 8:
+            return max(MIN_SWEEPS, int(sweeps * seconds / spent))
+        sweeps *= 2
 
 
 class Methods:
@@ -80,7 +81,7 @@ class Methods:
         """Return the result of a run in as many sweeps as the seconds allow, their number, and the
         CPU seconds of the run."""
         if name not in self._sweeps:
-            run(PILOT_SWEEPS)  # compiles
+            run(MIN_SWEEPS)  # compiles
             self._sweeps[name] = sweeps_for(run, self.seconds)
         start = time.process_time()
         result = run(self._sweeps[name])
@@ -96,9 +97,9 @@ class Methods:
         def run(sweeps: int) -> Paths:
             return anneal(self.target, self.chains, sweeps, seed, refine=refine, power=None)
 
-        paths, *cost = self._budgeted(f"blackout {name}", run)
+        paths, sweeps, seconds = self._budgeted(f"blackout {name}", run)
         energies = -paths.states.log_density.double().numpy()
-        return *weighted(paths.log_weights.double().numpy(), energies), *cost
+        return *weighted(paths.log_weights.double().numpy(), energies), sweeps, seconds
 
     def blackout_flow(self, seed: int) -> Estimate:
         model: Any = compose_model(
@@ -119,7 +120,7 @@ class Methods:
             model.ema.update(model.network, step)
             if time.process_time() - start > self.seconds / 2:
                 break
-        parts = []
+        parts: list[Paths] = []
         while not parts or time.process_time() - start < self.seconds:
             indices = torch.arange(FLOW_CHAINS) + FLOW_CHAINS * len(parts)
             parts.append(model.simulate(indices, seed))
@@ -138,15 +139,15 @@ class Methods:
         def run(sweeps: int) -> tuple[lattice.Array, lattice.Array]:
             return lattice.anneal(moves, self.coupling, self.size, self.chains, sweeps, seed)
 
-        result, *cost = self._budgeted(name, run)
-        return *weighted(*result), *cost
+        result, sweeps, seconds = self._budgeted(name, run)
+        return *weighted(*result), sweeps, seconds
 
     def swendsen_wang(self, seed: int) -> Estimate:
         def run(sweeps: int) -> tuple[float, float]:
             return lattice.swendsen_wang_energy(self.coupling, self.size, self.chains, sweeps, seed)
 
-        (energy, _), *cost = self._budgeted("Swendsen-Wang", run)
-        return None, energy, *cost
+        (energy, _), sweeps, seconds = self._budgeted("Swendsen-Wang", run)
+        return None, energy, sweeps, seconds
 
 
 def error_row(name: str, runs: Sequence[Row], log_z: float, energy: float) -> Row:

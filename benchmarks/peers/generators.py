@@ -270,7 +270,7 @@ class DiscreteFlow(Generator):
         ema = self.ema
         inputs = self.inputs
 
-        class Posterior(ModelWrapper):  # type: ignore[misc]
+        class Posterior(ModelWrapper):
             def forward(self, x: Tensor, t: Tensor, **extras: Any) -> Tensor:
                 return torch.softmax(ema(inputs(x), t), -1)
 

@@ -63,7 +63,7 @@ class Judge:
                 logits = self.head(self.features(images[rows]))
                 loss = F.cross_entropy(logits, labels[rows].long())
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
 
     def features(self, images: Tensor) -> Tensor:

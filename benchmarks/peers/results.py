@@ -16,6 +16,7 @@ from benchmarks.measure import machine
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PACKAGES = ("torch", "torchcfm", "diffusers", "flow_matching", "torchdiffeq", "scikit-learn")
+FILE_OPTIONS = ("--json", "--model")  # followed by a path
 Row = dict[str, Any]
 
 
@@ -51,9 +52,21 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     """Return the options, with one thread and the command that was typed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = parser.parse_args(arguments)
-    options.command = " ".join([parser.prog, *arguments])
+    options.command = describe_command(parser.prog, arguments)
     torch.set_num_threads(1)
     return options
+
+
+def describe_command(program: str, arguments: Sequence[str]) -> str:
+    """Return a command without the values of options that name files of one machine."""
+    words = [program]
+    pending = iter(arguments)
+    for word in pending:
+        if word in FILE_OPTIONS:
+            next(pending, None)
+        else:
+            words.append(word)
+    return " ".join(words)
 
 
 def package_versions() -> dict[str, str]:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers import energies, images, lattice, posteriors, processes
+from benchmarks.peers import energies, images, lattice, page, posteriors, processes
 from benchmarks.peers.budget import WARMUP_SHARE, lr_factor
 from benchmarks.peers.comparison import images_of, independent_pixels, summarise
 from benchmarks.peers.judges import Judge, auc, auc_with_error, two_sample_auc
-from benchmarks.peers.results import markdown
+from benchmarks.peers.results import describe_command, markdown
 from blackout.data import digits
 from blackout.flows.targets import Ising, exact_values
 
@@ -143,6 +143,17 @@ def test_draws_of_training_images_follow_the_likelihood(data):
         assert draws.shape == (4, 3, 1, 8, 8) and 1 <= effective <= 50
         if task.matching is not None:  # half of the pixels identifies the image
             assert bool((draws == train[:3]).all())
+
+
+def test_recorded_commands_name_no_files():
+    words = ["--seconds", "2", "--json", "/a/b.json", "--quick"]
+    assert describe_command("python -m x", words) == "python -m x --seconds 2 --quick"
+
+
+def test_the_page_has_the_tables_of_the_result_files():
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.TABLE.search(text) and page.update(text) == text
+    assert len(page.TABLE.sub("", text).split()) <= 500
 
 
 @pytest.mark.deep
