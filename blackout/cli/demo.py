@@ -1,6 +1,6 @@
 """Draw samples of a model interactively in a browser, or make a Hugging Face Space of it.
 
-Needs pip install "blackout-diffusion[demo]". The page can be reached from this machine only.
+Needs Gradio, of the extra `demo`. The page can be reached from this machine only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _run(options: argparse.Namespace) -> None:
         demo.save_space(options.space)
         folder = escaped(options.space)
         print(
-            f"wrote {folder}; `hf upload <name> {folder} --repo-type space` uploads it to the hub"
+            f"wrote {folder}; put the address of this package's repository into its "
+            f"requirements.txt, then `hf upload <name> {folder} --repo-type space` uploads it"
         )
         return
     page = build_page(demo)

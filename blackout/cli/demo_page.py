@@ -24,6 +24,7 @@ from blackout.errors import UserError, escaped, refuse
 from blackout.files import refuse_address, replacing_folder
 from blackout.protocols import Draw, Samples
 from blackout.training.export import load_trained
+from blackout.version import install_command
 
 PICTURE_SIDE = 512  # pixels to which small pictures are enlarged, by a whole factor
 MAX_SAMPLES = 64  # drawn at once
@@ -218,7 +219,7 @@ class DemoModel:
         metadata = {"title": escaped(self.name), "sdk": "gradio", "app_file": "app.py"}
         texts = {
             "app.py": APP,
-            "requirements.txt": "blackout-diffusion[demo]\n",
+            "requirements.txt": "blackout-diffusion[demo] @ git+ADDRESS-OF-THE-REPOSITORY\n",
             "README.md": f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n",
         }
         try:
@@ -304,7 +305,7 @@ def build_page(demo: DemoModel) -> Any:
     try:
         import gradio
     except ImportError:
-        raise UserError('the demo needs Gradio: pip install "blackout-diffusion[demo]"') from None
+        raise UserError(f"the demo needs Gradio: {install_command('demo')}") from None
 
     @lru_cache(CACHED_DRAWS)
     def draw(

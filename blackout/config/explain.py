@@ -28,6 +28,7 @@ from blackout.config.compose import (
     search_path,
 )
 from blackout.errors import CommandParser, UserError, did_you_mean, refuse
+from blackout.version import install_command
 
 QUOTES = (
     "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
@@ -333,9 +334,7 @@ def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
         if below and text not in listed:
             return f"{group}={text}: which of these? Add a slash and one of {', '.join(below)}"
         if text not in listed:
-            extra = (
-                ": pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in text else ""
-            )
+            extra = f": {install_command('slurm')}" if "submitit" in text else ""
             described = f"`blackout choices {group}` says what each is"
             allowed = described
             if len(listed) <= MAX_LISTED:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blackout.data.formats import write_h5ad
 from blackout.data.labels import decode_labels
+from blackout.version import install_command
 
 Array: TypeAlias = NDArray[Any]
 # maps counts [n, D] to features of a network, float32 [n, width], or to None if it has none
@@ -86,7 +87,7 @@ class AnnotatedSamples:
                 uns=dict(self.metadata),
             )
         except ImportError:
-            advice = 'pip install "blackout-diffusion[science]"'
+            advice = install_command("science")
             warnings.warn(f"samples.h5ad is written by anndata: {advice}", stacklevel=2)
         return {}
 

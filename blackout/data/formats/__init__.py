@@ -1,8 +1,7 @@
 """Readers of .npy, .npz, .csv, .parquet, .h5ad, .zarr, HDF5, CellRanger's and TIFF files.
 
 A file becomes named arrays (`read_file`), and an array becomes whole numbers (`to_counts`). NumPy's
-files and tables of text need no further library; the others are optional (`pip install
-"blackout-diffusion[science]"`).
+files and tables of text need no further library; the others are of the extra `science`.
 """
 
 from blackout.data.formats.anndata_files import write_h5ad

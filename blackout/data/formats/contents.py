@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from blackout.errors import UserError, ensure, refuse
+from blackout.version import install_command
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"  # name of the array that holds the counts
 SHADOWED_COLUMN = "a column with the name of the counts: rename it"  # why it is not used
 MAX_TEXT_LENGTH = 1000  # characters of a name, a label or any other text in a file of counts
 LIBRARY_BYTES = 1 << 30  # memory that a library may take besides the arrays it returns
-SCIENCE_EXTRA = 'pip install "blackout-diffusion[science]"'
 # words for a missing value, as pandas and R write them
 MISSING_WORDS = frozenset(
     ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NaN", "nan", "-nan", "NaT", "NULL", "null"]
@@ -113,5 +113,5 @@ def load_library(name: str, path: Path) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        advice = f"{name}, which is not installed: {SCIENCE_EXTRA}"
+        advice = f"{name}, which is not installed: {install_command('science')}"
         raise UserError(f"{path}: {path.suffix} files are read by {advice}") from None

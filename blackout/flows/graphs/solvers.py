@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from blackout.errors import ensure, refuse
 from blackout.flows.graphs.graphs import Graph
 from blackout.flows.targets.base import greedy_colouring
+from blackout.version import install_command
 
 Array = NDArray[Any]
 BaseProblem: TypeAlias = Literal["mis", "maxcut"]
@@ -213,7 +214,7 @@ def check_solver(name: str) -> None:
     )
     refuse(
         name == "cpsat" and importlib.util.find_spec("ortools") is None,
-        "cpsat needs ortools, which is not installed: pip install 'blackout-diffusion[solvers]'",
+        f"cpsat needs ortools, which is not installed: {install_command('solvers')}",
     )
 
 
