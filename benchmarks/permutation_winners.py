@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -267,9 +268,9 @@ def rankings(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
         yield row_of(name, "codes (network)", score, bits, error, seconds)
         parts = [torch.from_numpy(part) for part in (train, val, test)]
         fits: dict[str, Callable[[], Any]] = {
-            "Plackett-Luce": lambda p=parts: PlackettLuce(fit_plackett_luce(p[0])),
-            "Mallows mixture": lambda p=parts: Mixture.choose(p[0], p[1], Mallows),
-            "Plackett-Luce mixture": lambda p=parts: Mixture.choose(p[0], p[1], PlackettLuce),
+            "Plackett-Luce": partial(_fit_one_plackett_luce, parts[0]),
+            "Mallows mixture": partial(Mixture.choose, parts[0], parts[1], Mallows),
+            "Plackett-Luce mixture": partial(Mixture.choose, parts[0], parts[1], PlackettLuce),
         }
         for method, fit in fits.items():
             model, seconds = timed(fit)
@@ -278,6 +279,10 @@ def rankings(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
             yield row_of(name, method, score, float(values.mean()), error, seconds)
         uniform = math.lgamma(NUM_ITEMS + 1) / math.log(2)
         yield row_of(name, "uniform", score, uniform, 0.0, 0.0)
+
+
+def _fit_one_plackett_luce(permutations: Tensor) -> PlackettLuce:
+    return PlackettLuce(fit_plackett_luce(permutations))
 
 
 TASKS: dict[str, Callable[[Path, int, int], Iterator[Row]]] = {

@@ -19,8 +19,14 @@ SETTINGS = {
     "settings in a pickle": (["--experimental-rerun", "config.pickle"], "which can run any code"),
     "a number in place of a duration": (["+trainer.max_time=-1"], "trainer"),
     "a number in place of a logger": (["+logger.x=3"], "logger.x must be a logger"),
-    "something else in place of a logger": (["+logger.x={_target_: blackout.data.digits}"], "logger.x"),
-    "something else in place of a callback": (["+callbacks.x={_target_: torch.nn.Identity}"], "callbacks.x must be"),
+    "something else in place of a logger": (
+        ["+logger.x={_target_: blackout.data.digits}"],
+        "logger.x",
+    ),
+    "something else in place of a callback": (
+        ["+callbacks.x={_target_: torch.nn.Identity}"],
+        "callbacks.x must be",
+    ),
     "an unknown choice of a group": (["dataset=cifr10"], "cifar10"),
     "an unknown group": (["optimiser=adam"], "optimizer"),
     "an unknown key": (["sampler.num_step=3"], "sampler.num_steps"),

@@ -47,7 +47,10 @@ def test_every_command_has_help(command):
         text=True,
     )
     assert done.returncode == 0 and done.stdout and not done.stderr, done.stderr
-    if command not in ("train", "sample"):  # which `test_every_group_of_every_family_has_help` looks at
+    if command not in (
+        "train",
+        "sample",
+    ):  # which `test_every_group_of_every_family_has_help` looks at
         assert max(map(len, done.stdout.splitlines())) <= 100
 
 

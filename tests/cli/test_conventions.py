@@ -218,12 +218,19 @@ def test_every_group_of_every_family_has_help(run, family):
     for group in groups():
         if group == "family" or group.startswith("recipe/"):
             continue
-        choice = next((name for name in all_choices(group) if composes(program, *words, f"{group}={name}")), None)
+        choice = next(
+            (name for name in all_choices(group) if composes(program, *words, f"{group}={name}")),
+            None,
+        )
         if choice is None:
             continue
         tested.add(group)
         outcome = run(program, *words, f"{group}={choice}", "--help")
-        assert outcome.code == 0 and "Settings, <name>=<value>" in outcome.out, (group, choice, outcome.err)
+        assert outcome.code == 0 and "Settings, <name>=<value>" in outcome.out, (
+            group,
+            choice,
+            outcome.err,
+        )
         wide = [line for line in outcome.out.splitlines() if len(line) > WIDTH]
         assert not wide, (group, choice, wide)
         assert re.search(rf"[ ,]{group}[,;\n]", template), f"--help does not name the group {group}"
@@ -243,7 +250,9 @@ def test_groups_that_help_names_exist(program):
 def test_every_choice_has_a_description():
     for group in groups():
         for choice in all_choices(group):
-            assert describe(group, choice), f"{group}={choice}: the file begins with a comment that says what it is"
+            assert describe(group, choice), (
+                f"{group}={choice}: the file begins with a comment that says what it is"
+            )
 
 
 def test_choices_fit_a_terminal_of_100_columns(capsys):

@@ -32,15 +32,21 @@ FEW = {  # further words of the commands of Python, which make them small; the f
     "posterior_figures": "--quick --threads 1 --device cpu --runs-dir FOLDER --data-dir FOLDER --out FOLDER",
 }
 PARTS = {  # of the tables of many rows, of which one of each kind is run
-    "table1": "jigsaw_mnist 2x2", "table2": "sort 3", "table4": "tsp 10",
-}  # fmt: skip
+    "table1": "jigsaw_mnist 2x2",
+    "table2": "sort 3",
+    "table4": "tsp 10",
+}
 SMALL_METHODS = {  # sizes of posterior methods, with STEPS for the sampler or the exact distribution
     "sgdd": "posterior.sweeps=2 posterior.proposals=3 posterior.steps=2",
     "sgdd_published": "posterior.sweeps=2 posterior.proposals=3 posterior.steps=2",
     "dps": "STEPS.num_steps=2",
     **dict.fromkeys(("svdd", "smc", "tds", "fk"), "posterior.particles=2 STEPS.num_steps=2"),
 }
-FEW_SAMPLES = ("callbacks.progress=null", "callbacks.samples.num_samples=2", "callbacks.scores.num_samples=6")
+FEW_SAMPLES = (
+    "callbacks.progress=null",
+    "callbacks.samples.num_samples=2",
+    "callbacks.scores.num_samples=6",
+)
 SMALL_TASKS = {"sgdd/table9": "operator.classifier.examples=16 operator.classifier.epochs=1"}
 
 
@@ -54,13 +60,17 @@ def variants(words):
             continue
         texts = list(override.sweep_string_iterator())
         is_varied = override.key_or_group in VARIED or override.key_or_group in groups()
-        values.append([f"{override.key_or_group}={text}" for text in (texts if is_varied else texts[:1])])
+        values.append(
+            [f"{override.key_or_group}={text}" for text in (texts if is_varied else texts[:1])]
+        )
     for k in range(max(map(len, values), default=0)):
         yield [texts[k % len(texts)] for texts in values]
 
 
 def is_sweep(words):
-    return any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(words))
+    return any(
+        override.is_sweep_override() for override in OverridesParser.create().parse_overrides(words)
+    )
 
 
 def without(words, *names):
@@ -102,7 +112,10 @@ class Session:
     def execute_module(self, module, words):
         if module == "permutations":
             words = [*words, "--only", PARTS[words[0]]]
-        words = [*without(words, "--plot", "results/mixing_100.png"), *FEW[module].replace("FOLDER", str(self.folder)).split()]
+        words = [
+            *without(words, "--plot", "results/mixing_100.png"),
+            *FEW[module].replace("FOLDER", str(self.folder)).split(),
+        ]
         self.capsys.readouterr()
         importlib.import_module(f"benchmarks.{module}").main(words)
         self.text += self.capsys.readouterr().out
@@ -110,7 +123,12 @@ class Session:
     def train(self, overrides):
         sizes = list(small_sizes(composed(*overrides)))
         number = next(self.numbers)
-        places = (f"data_dir={self.folder}", f"runs_dir={self.folder}", f"run_id=r{number}", "trainer.accelerator=cpu")
+        places = (
+            f"data_dir={self.folder}",
+            f"runs_dir={self.folder}",
+            f"run_id=r{number}",
+            "trainer.accelerator=cpu",
+        )
         outcome = self.run("train", *overrides, "debug=fast", *sizes, *FEW_SAMPLES, *places)
         assert outcome.code == 0, (overrides, outcome.err)
         (self.run_directory,) = self.folder.glob(f"*/r{number}")
@@ -120,7 +138,9 @@ class Session:
         settings = dict(word.split("=", 1) for word in overrides)
         words = without(overrides, "num_samples", "shown", "measurement")
         if "posterior" in settings or "task" in settings:
-            few = SMALL_METHODS[settings.get("posterior", "sgdd")].replace("STEPS", "law" if "small" in row else "sampler")
+            few = SMALL_METHODS[settings.get("posterior", "sgdd")].replace(
+                "STEPS", "law" if "small" in row else "sampler"
+            )
             words += [*few.split(), *SMALL_TASKS.get(settings.get("task"), "").split()]
             words += row.get("small", ["num_samples=1"])
             if "small" not in row and settings.get("task") != "sgdd/table9":
@@ -163,7 +183,9 @@ def small_inception(self, weights=None):
 def session(run, data_dir, monkeypatch, capsys):  # noqa: F811
     """A session in a folder of small data; what runs programs of its own runs them in this process."""
     session = Session(run, data_dir, capsys)
-    (data_dir / "words.txt").write_text("forest\nfoster\nsofter\nlisten\nsilent\ntinsel\nmaster\nstream\nplanet\n")
+    (data_dir / "words.txt").write_text(
+        "forest\nfoster\nsofter\nlisten\nsilent\ntinsel\nmaster\nstream\nplanet\n"
+    )
     monkeypatch.setattr("blackout.evaluation.Inception.__init__", small_inception)
     for name, value in (("_POINTS", 16), ("_SHOWN", 40), ("_TIMES", 3), ("_ANNEALED", 4)):
         monkeypatch.setattr(planar, name, value)
@@ -196,4 +218,3 @@ def test_the_page_says_what_every_row_runs_and_writes():
     page = coverage.page().replace("\\|", "|")
     for row in ROWS:
         assert all(f"`{text}`" in page for text in [*coverage.commands(row), *row["shows"]])
-

@@ -30,8 +30,16 @@ def like_macos(monkeypatch):
         return read_text(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", read_other_text)
-    monkeypatch.setattr(Path, "exists", lambda path: not str(path).startswith(LINUX_FOLDERS) and exists(path))
-    for name in ("preadv", "sched_getaffinity", "posix_fallocate", "copy_file_range", "memfd_create"):
+    monkeypatch.setattr(
+        Path, "exists", lambda path: not str(path).startswith(LINUX_FOLDERS) and exists(path)
+    )
+    for name in (
+        "preadv",
+        "sched_getaffinity",
+        "posix_fallocate",
+        "copy_file_range",
+        "memfd_create",
+    ):
         monkeypatch.delattr(os, name, raising=False)
 
 
@@ -58,8 +66,12 @@ def test_large_reads_are_divided(monkeypatch, tmp_path):
 
 def test_handled_signals_are_those_of_posix():
     assert {signal.Signals(number).name for number in HANDLED_SIGNALS} <= {
-        "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT",
-    }  # fmt: skip
+        "SIGTERM",
+        "SIGHUP",
+        "SIGUSR1",
+        "SIGUSR2",
+        "SIGINT",
+    }
 
 
 def test_train_and_sample(like_macos, run, tmp_path):

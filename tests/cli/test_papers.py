@@ -20,7 +20,9 @@ from blackout.permutations.coded import CodeTransformer
 from tests.cli.test_configs import completed, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
-PUBLISHED = yaml.safe_load((Path(__file__).parent / "published_values.yaml").read_text(encoding="utf-8"))
+PUBLISHED = yaml.safe_load(
+    (Path(__file__).parent / "published_values.yaml").read_text(encoding="utf-8")
+)
 """Statements of every paper: source, what they are of, and values by the path of the setting."""
 
 
@@ -30,7 +32,10 @@ def published_values():
     for statements in PUBLISHED.values():
         for statement in statements:
             for item in statement["of"]:
-                stated = {path: (value, statement["source"]) for path, value in statement["values"].items()}
+                stated = {
+                    path: (value, statement["source"])
+                    for path, value in statement["values"].items()
+                }
                 assert not stated.keys() & values.get(item, {}).keys(), (item, statement["source"])
                 values.setdefault(item, {}).update(stated)
     return values
@@ -52,9 +57,18 @@ def value(config, name):
 
 STATED_VALUES = published_values()
 QUICK = {
-    "blackout/table1", "sgdd/prior_mnist", "task=sgdd/table4_and", "dnfs/figure5", "dnfs/table1", "dnfs/table2 dataset.density=pinwheel",
-    "symmetric/table2_n200", "symmetric/table4_tsp20", "symmetric/table1_mnist", "factorized/figure5 dataset.pieces=3", "factorized/figure6",
-}  # fmt: skip
+    "blackout/table1",
+    "sgdd/prior_mnist",
+    "task=sgdd/table4_and",
+    "dnfs/figure5",
+    "dnfs/table1",
+    "dnfs/table2 dataset.density=pinwheel",
+    "symmetric/table2_n200",
+    "symmetric/table4_tsp20",
+    "symmetric/table1_mnist",
+    "factorized/figure5 dataset.pieces=3",
+    "factorized/figure6",
+}
 """One of every kind; the others are composed by the deep tests."""
 
 
@@ -80,8 +94,9 @@ def test_the_papers_state_values_of_every_experiment_and_task():
     items = {item.split()[0].removeprefix("task=") for item in STATED_VALUES}
     named = {name for group in ("experiment", "task") for name in choices(group) if "/" in name}
     unstated = {  # published without a number of their own
-        "sgdd/figure3": "a picture", "sgdd/table9": "no sizes are given",
-    }  # fmt: skip
+        "sgdd/figure3": "a picture",
+        "sgdd/table9": "no sizes are given",
+    }
     assert items == named - unstated.keys()
 
 
@@ -93,40 +108,61 @@ WALKS = {"irs": (9, 12, 13), "it": (15, 55, 105), "ii": (25, 110, 205)}
 def test_walks_of_table_6_take_every_step(distribution):
     config = composed(f"experiment=symmetric/table6_{distribution}")
     schedules = [list(range(steps + 1)) for steps in WALKS[distribution]]
-    assert list(config["walks"].values()) == schedules and list(config["walks"]) == ["n9", "n32", "n52"]
+    assert list(config["walks"].values()) == schedules and list(config["walks"]) == [
+        "n9",
+        "n32",
+        "n52",
+    ]
 
 
 def test_lengths_that_the_paper_does_not_have_are_shuffled_by_the_mixing_rule():
-    assert composed("experiment=symmetric/table2", "dataset.length=4")["shuffle"]["schedule"] is None
+    assert (
+        composed("experiment=symmetric/table2", "dataset.length=4")["shuffle"]["schedule"] is None
+    )
 
 
 COUNTS = [name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))]
 
 
-@pytest.mark.parametrize("choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)])
+@pytest.mark.parametrize(
+    "choices", [*((f"experiment={name}",) for name in COUNTS), ("dataset=cifar10",)]
+)
 def test_papers_train_on_all_training_images_and_choose_no_checkpoint(choices):
     config = composed(*choices)
     assert config["dataset"]["validation"] == 0
     assert not config["callbacks"]["checkpoints"].get("restore_best")
 
 
-@pytest.mark.parametrize("width, warm_up, experiment", [
-    (128, 51600, "symmetric/table1_mnist"), (128, 46000, "symmetric/table1_cifar10"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "width, warm_up, experiment",
+    [
+        (128, 51600, "symmetric/table1_mnist"),
+        (128, 46000, "symmetric/table1_cifar10"),
+    ],
+)
 def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm_up, experiment):
     lr = composed(f"experiment={experiment}")["optimizer"]["lr"]
     assert lr == pytest.approx((width * warm_up) ** -0.5, rel=1e-3)
 
 
-@pytest.mark.parametrize("experiment, recipe, steps, same", [
-    ("dnfs/figure5", "flow/none", 2000, "target"), ("dnfs/table2", "energy/planar", 5000, "dataset"),
-    ("dnfs/table4", "energy/couplings", 1000, "target"), ("symmetric/table2", "shuffle/none", 800, "dataset"),
-    ("symmetric/table4_tsp20", "shuffle/tsp", 1200, "shuffle"), ("factorized/figure6", "codes/cycles", 1000, "dataset"),
-    ("factorized/figure7", "codes/rankings", 3000, "dataset"),
-    ("factorized/figure5", "codes/jigsaws", 3000, "dataset"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "experiment, recipe, steps, same",
+    [
+        ("dnfs/figure5", "flow/none", 2000, "target"),
+        ("dnfs/table2", "energy/planar", 5000, "dataset"),
+        ("dnfs/table4", "energy/couplings", 1000, "target"),
+        ("symmetric/table2", "shuffle/none", 800, "dataset"),
+        ("symmetric/table4_tsp20", "shuffle/tsp", 1200, "shuffle"),
+        ("factorized/figure6", "codes/cycles", 1000, "dataset"),
+        ("factorized/figure7", "codes/rankings", 3000, "dataset"),
+        ("factorized/figure5", "codes/jigsaws", 3000, "dataset"),
+    ],
+)
 def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, same):
-    paper, small = composed(f"experiment={experiment}"), composed(f"experiment={experiment}", f"recipe={recipe}")
+    paper, small = (
+        composed(f"experiment={experiment}"),
+        composed(f"experiment={experiment}", f"recipe={recipe}"),
+    )
     assert small[same] == paper[same] and small["trainer"]["max_steps"] == steps
     names = {"network", "rates"} & small.keys()
     assert all(small[name] != paper[name] for name in names)
@@ -139,9 +175,13 @@ def test_items_are_asked_for_and_explained_by_their_whole_names(run):
 
 @pytest.mark.parametrize("baseline", ["sinkhorn", "listmle"])
 def test_baselines_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
-    config = composed("experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}")
+    config = composed(
+        "experiment=symmetric/table1_mnist", "dataset.pieces=3", f"baseline={baseline}"
+    )
     assert config["dataset"]["pieces"] == 3 and config["batch_size"] == 64
-    assert {config["loss"].get(name, 1) for name in ("walks", "draws")} == {1}  # the constructor's, not the paper's
+    assert {config["loss"].get(name, 1) for name in ("walks", "draws")} == {
+        1
+    }  # the constructor's, not the paper's
     assert not {"inner", "width"} & config["decoder"].keys()
 
 
@@ -167,7 +207,9 @@ def coverage_commands():
     """Commands of the table of coverage that stand for experiments and tasks."""
     for row in ROWS:
         if "runs" in row or "task" in row:
-            for command in re.findall(r"`([^`]+)`", coverage.command({**row, "then": (), "first": ()})):
+            for command in re.findall(
+                r"`([^`]+)`", coverage.command({**row, "then": (), "first": ()})
+            ):
                 yield command.removesuffix(" ckpt=<run>")
 
 
@@ -175,11 +217,15 @@ def cells(words):
     """The overrides of every run of a sweep."""
     overrides = OverridesParser.create().parse_overrides(words)
     values = [
-        list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.get_value_string()]
+        list(override.sweep_string_iterator())
+        if override.is_sweep_override()
+        else [override.get_value_string()]
         for override in overrides
     ]
     for row in itertools.product(*values):
-        yield [f"{override.key_or_group}={text}" for override, text in zip(overrides, row, strict=True)]
+        yield [
+            f"{override.key_or_group}={text}" for override, text in zip(overrides, row, strict=True)
+        ]
 
 
 COMMANDS = sorted({*header_commands(), *coverage_commands()})
@@ -187,7 +233,11 @@ COMMANDS = sorted({*header_commands(), *coverage_commands()})
 
 def test_tables_of_several_rows_say_how_all_of_them_are_run():
     experiments = {command.split()[2] for command in header_commands()}
-    assert {"experiment=symmetric/table2", "experiment=dnfs/table1", "task=sgdd/table2"} <= experiments
+    assert {
+        "experiment=symmetric/table2",
+        "experiment=dnfs/table1",
+        "task=sgdd/table2",
+    } <= experiments
     several = {command.split()[2] for command in coverage_commands() if " -m " in command}
     assert several <= experiments
 
@@ -197,7 +247,10 @@ def test_tables_of_several_rows_say_how_all_of_them_are_run():
 def test_all_runs_of_a_table_compose_and_differ(command):
     program, *words = command.replace(" -m ", " ").split()
     name = program.removesuffix(".py")
-    configs = [composed(*overrides, *["ckpt=x"] * (name == "sample"), name=name) for overrides in cells(words)]
+    configs = [
+        composed(*overrides, *["ckpt=x"] * (name == "sample"), name=name)
+        for overrides in cells(words)
+    ]
     assert (len(configs) > 1) == (" -m " in command)
     assert all(first != second for first, second in itertools.combinations(configs, 2))
 
@@ -215,7 +268,12 @@ def data_dir(tmp_path, monkeypatch):
 
 SMALL = {
     "diffusion.GaussianChain": {"num_steps": 50},
-    "networks.NCSNpp": {"channels": 8, "multipliers": [1, 2], "blocks_per_level": 1, "attention_resolutions": [16]},
+    "networks.NCSNpp": {
+        "channels": 8,
+        "multipliers": [1, 2],
+        "blocks_per_level": 1,
+        "attention_resolutions": [16],
+    },
     "networks.Transformer": {"width": 32, "depth": 1, "heads": 2, "patch": 8},
     "networks.LETransformer": {"channels": 16, "layers": 1, "heads": 2},
     "networks.LEConvolution": {"channels": 8},
@@ -238,14 +296,32 @@ def small_sizes(part, where=""):
 
 
 STATED = {  # parameters that papers or their published code state, with the networks that have them
-    "NCSN++, the code of Blackout Diffusion": (62_693_251, lambda: published("ncsnpp", shape=(3, 32, 32))),
-    "SEDD-small, Chu et al. 2025, appendix C.1": (90e6, lambda: published("transformer_sedd", (1, 32, 32), outputs=2, levels=2)),
-    "SEDD, Zhang et al. 2025, appendix G.1": (25e6, lambda: networks.Transformer((100,), 100, 100, **PAPER_BODY)),
-    "jigsaws 2x2 of MNIST, the code of SymmetricDiffusers": (2.88e6, lambda: set_transformer((1, 14, 14), 4)),
-    "jigsaws 3x3 of MNIST, the code of SymmetricDiffusers": (1.64e6, lambda: set_transformer((1, 9, 9), 9)),
-    "jigsaws 6x6 of MNIST, the code of SymmetricDiffusers": (1.47e6, lambda: set_transformer((1, 4, 4), 36)),
+    "NCSN++, the code of Blackout Diffusion": (
+        62_693_251,
+        lambda: published("ncsnpp", shape=(3, 32, 32)),
+    ),
+    "SEDD-small, Chu et al. 2025, appendix C.1": (
+        90e6,
+        lambda: published("transformer_sedd", (1, 32, 32), outputs=2, levels=2),
+    ),
+    "SEDD, Zhang et al. 2025, appendix G.1": (
+        25e6,
+        lambda: networks.Transformer((100,), 100, 100, **PAPER_BODY),
+    ),
+    "jigsaws 2x2 of MNIST, the code of SymmetricDiffusers": (
+        2.88e6,
+        lambda: set_transformer((1, 14, 14), 4),
+    ),
+    "jigsaws 3x3 of MNIST, the code of SymmetricDiffusers": (
+        1.64e6,
+        lambda: set_transformer((1, 9, 9), 9),
+    ),
+    "jigsaws 6x6 of MNIST, the code of SymmetricDiffusers": (
+        1.47e6,
+        lambda: set_transformer((1, 4, 4), 36),
+    ),
     "sorting, the code of SymmetricDiffusers": (3.10e6, lambda: set_transformer((1, 28, 112), 9)),
-}  # fmt: skip
+}
 
 
 def published(choice, shape, **arguments):
@@ -276,10 +352,11 @@ def test_networks_have_as_many_parameters_as_stated(name):
 DISCLOSED = {  # where fewer or more are made than stated: the comment that says so, and the networks with millions of parameters
     "experiment/symmetric/table5_n100": {"1.5 million": lambda: one_permutation_network(100)},
     "recipe/factorized/jigsaws": {
-        "3.8 (2x2)": lambda: code_transformer((3, 16, 16), 4), "1.9 (3x3)": lambda: code_transformer((3, 10, 10), 9),
+        "3.8 (2x2)": lambda: code_transformer((3, 16, 16), 4),
+        "1.9 (3x3)": lambda: code_transformer((3, 10, 10), 9),
         "1.6 million (4x4)": lambda: code_transformer((3, 8, 8), 16),
     },
-}  # fmt: skip
+}
 
 
 def one_permutation_network(length):
@@ -299,7 +376,9 @@ def code_transformer(shape, items):
     return CodeTransformer(items, None, made, **network)
 
 
-@pytest.mark.parametrize("choice, text", [(choice, text) for choice, texts in DISCLOSED.items() for text in texts])
+@pytest.mark.parametrize(
+    "choice, text", [(choice, text) for choice, texts in DISCLOSED.items() for text in texts]
+)
 def test_other_numbers_of_parameters_are_said_at_the_setting(choice, text):
     comments = (CONF / f"{choice}.yaml").read_text(encoding="utf-8").replace("\n# ", " ")
     assert text in comments

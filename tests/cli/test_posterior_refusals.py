@@ -49,7 +49,10 @@ HOSTILE = {
     "unknown field": ((*POINT, "posterior.sweep=3"), "sweep"),
     "no operator": (("posterior=sgdd", "measurement=test:0"), "operator"),
     "no measurement": (POOL, "measurement"),
-    "calibration of a measurement": ((*POOL, "measurement=test:0", "calibrate=20"), "measurement must be left out"),
+    "calibration of a measurement": (
+        (*POOL, "measurement=test:0", "calibrate=20"),
+        "measurement must be left out",
+    ),
     "no method": (("operator=pool", "measurement=test:0"), "posterior"),
     "beyond the split": ((*POOL, "measurement=test:9999"), "9999"),
     "twice": (("measurement='test:1,1'", *POOL), "twice"),

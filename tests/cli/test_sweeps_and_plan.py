@@ -47,9 +47,18 @@ def test_jobs_are_numbered_from_0_as_their_folders_in_both_programs(run, tmp_pat
     (table,) = tmp_path.glob("sweeps/*/results.csv")
     rows = list(csv.DictReader(table.open()))
     assert [row["job"] for row in rows] == ["0", "1"]
-    assert not [path for path in table.parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    assert not [
+        path for path in table.parent.iterdir() if path.is_dir() and not path.name.startswith(".")
+    ]
     sweep = tmp_path / "sampled"
-    drawn = run("sample", "-m", f"ckpt={rows[0]['run']}", "num_samples=2", "seed=3,4", f"hydra.sweep.dir={sweep}")
+    drawn = run(
+        "sample",
+        "-m",
+        f"ckpt={rows[0]['run']}",
+        "num_samples=2",
+        "seed=3,4",
+        f"hydra.sweep.dir={sweep}",
+    )
     assert drawn.code == 0 and "job 1 (2 of 2):" in drawn.out, drawn.err
     samples = list(csv.DictReader((sweep / "results.csv").open()))
     assert [row["job"] for row in samples] == ["0", "1"]

@@ -175,15 +175,6 @@ def test_more_particles_bring_smc_nearer_to_the_posterior():
 
 
 @pytest.mark.deep
-def test_sweeps_at_one_level_leave_no_bias_for_photons_of_sums():
-    """`thin` has a likelihood of z for which the marginal of x is the posterior itself."""
-    problem, likelihood = photons_of_sum(exposure=0.5, y=1)
-    method = SplitGibbs(levels=(0.6,) * 25, steps=30)
-    result = method.sample(make_prior(), problem, 4000)
-    assert chi_square(result.samples, bayes(likelihood)[0]) > 1e-3
-
-
-@pytest.mark.deep
 def test_sweeps_at_one_level_have_the_limit_that_the_page_states():
     """For normal noise the marginal of x is p(x) sum_z K(x, z) L(e^t z), not p(x) L(x)."""
     level = 0.5
