@@ -88,9 +88,13 @@ def independent_pixels(images: Tensor, num_samples: int, seed: int) -> Tensor:
 
 
 def resampled_images(images: Tensor, num_samples: int, seed: int) -> Tensor:
-    """Draw training images with replacement."""
+    """Draw training images without replacement.
+
+    Copies of one image in several folds of a cross-validation would tell the forest which images
+    are samples.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return images[torch.randint(len(images), (num_samples,), generator=generator)]
+    return images[torch.randperm(len(images), generator=generator)[:num_samples]]
 
 
 def choose(candidates: Sequence[Entry], judgement: Judgement) -> tuple[Entry, list[Row]]:
