@@ -32,7 +32,7 @@ class Run:
     def shortened(self) -> Run:
         """Return the run with a few steps and samples, for a check that it works."""
         asked = {name: (*settings, "num_samples=4") for name, settings in self.asked.items()}
-        return replace(self, train=(*self.train, "debug=fast"), asked=asked)
+        return replace(self, train=(*self.train, "debug=fast", "trainer.max_steps=4"), asked=asked)
 
     def commands(self, scale: str, runs: Path, data_dir: str) -> dict[str, list[str]]:
         """train.py under the name "", and sample.py for everything asked, with where it writes
