@@ -1,4 +1,4 @@
-"""Every row of the page of coverage runs, and writes the quantity of the paper's table or figure under its name."""
+"""Every row of the page of coverage runs, and writes the published quantity under its name."""
 
 import importlib
 import itertools
@@ -13,14 +13,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from benchmarks import coverage, permutation_runs, planar
 from blackout.config.choices import groups
 from blackout.evaluation.extractors import ModuleExtractor
+from tests.cli.paper_runs import data_dir, small_sizes  # noqa: F401  (a fixture)
 from tests.cli.test_configs import composed
-from tests.cli.test_papers import data_dir, small_sizes  # noqa: F401  (a fixture)
 from tests.evaluation.networks import CLASSES, FEATURES, TinyNet
 
 ROWS = [row for _, row in coverage.rows()]
+# settings that are no groups and of which every value is run
 VARIED = {"code", "objective", "rollout.estimator"}
-"""Settings that are no groups and of which every value is run."""
-FEW = {  # further words of the commands of Python, which make them small; the folder is that of the test
+# further arguments of Python commands, which make them small; FOLDER is the folder of the test
+FEW = {
     "blackout_figures": "FOLDER",
     "energy_discrepancy": "--steps 2 --out FOLDER/planar_moons.npz",
     "flow_tables": "--quick --threads 1",
@@ -29,14 +30,17 @@ FEW = {  # further words of the commands of Python, which make them small; the f
     "permutation_sedd": "--quick --threads 1 --device cpu",
     "permutations": "--quick --threads 1 --runs FOLDER --data-dir FOLDER",
     "planar": "--repeats 2 --sweeps 2 --out FOLDER",
-    "posterior_figures": "--quick --threads 1 --device cpu --runs-dir FOLDER --data-dir FOLDER --out FOLDER",
+    "posterior_figures": (
+        "--quick --threads 1 --device cpu --runs-dir FOLDER --data-dir FOLDER --out FOLDER"
+    ),
 }
 PARTS = {  # of the tables of many rows, of which one of each kind is run
     "table1": "jigsaw_mnist 2x2",
     "table2": "sort 3",
     "table4": "tsp 10",
 }
-SMALL_METHODS = {  # sizes of posterior methods, with STEPS for the sampler or the exact distribution
+# sizes of posterior methods; STEPS is the sampler or the exact prior
+SMALL_METHODS = {
     "sgdd": "posterior.sweeps=2 posterior.proposals=3 posterior.steps=2",
     "sgdd_published": "posterior.sweeps=2 posterior.proposals=3 posterior.steps=2",
     "dps": "STEPS.num_steps=2",
@@ -51,7 +55,7 @@ SMALL_TASKS = {"sgdd/table9": "operator.classifier.examples=16 operator.classifi
 
 
 def variants(words):
-    """Overrides of a few runs of a sweep: every choice of a group occurs, of other settings the first value."""
+    """Yield overrides of some runs of a sweep: every choice of a group, else the first value."""
     overrides = OverridesParser.create().parse_overrides(words)
     values = []
     for override in overrides:
@@ -181,7 +185,7 @@ def small_inception(self, weights=None):
 
 @pytest.fixture
 def session(run, data_dir, monkeypatch, capsys):  # noqa: F811
-    """A session in a folder of small data; what runs programs of its own runs them in this process."""
+    """Return a folder of small data, where commands run other programs in this process."""
     session = Session(run, data_dir, capsys)
     (data_dir / "words.txt").write_text(
         "forest\nfoster\nsofter\nlisten\nsilent\ntinsel\nmaster\nstream\nplanet\n"

@@ -5,29 +5,21 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from benchmarks import coverage
-from benchmarks.energy_discrepancy import save
-from benchmarks.permutation_sedd import PAPER_BODY
-from blackout import networks
 from blackout.config.choices import choices, describe
-from blackout.files import CONF
-from blackout.flows.targets import EnergyNetwork
-from blackout.permutations.coded import CodeTransformer
 from tests.cli.test_configs import completed, composed
-from tests.cli.test_experiments import SHAPES, stand_in
 
+# the statements of every paper: source, what they are of, and values by the path of the setting
 PUBLISHED = yaml.safe_load(
     (Path(__file__).parent / "published_values.yaml").read_text(encoding="utf-8")
 )
-"""Statements of every paper: source, what they are of, and values by the path of the setting."""
 
 
 def published_values():
-    """What follows experiment= or task=, with {path: (value, source)} of all that a paper states of it."""
+    """Return {path: (value, source)} of all that a paper states, by what follows experiment=."""
     values = {}
     for statements in PUBLISHED.values():
         for statement in statements:
@@ -42,7 +34,7 @@ def published_values():
 
 
 def configuration(item):
-    """The composed configuration of what follows experiment=, or of a task, with the defaults of its components."""
+    """Return the configuration of an experiment or task, with the defaults of its components."""
     words = item.split()
     if words[0].startswith("task="):
         return completed(composed(*words, "ckpt=x", name="sample"))
@@ -56,6 +48,7 @@ def value(config, name):
 
 
 STATED_VALUES = published_values()
+# one of every kind; deep tests compose the others
 QUICK = {
     "blackout/table1",
     "sgdd/prior_mnist",
@@ -69,7 +62,6 @@ QUICK = {
     "factorized/figure5 dataset.pieces=3",
     "factorized/figure6",
 }
-"""One of every kind; the others are composed by the deep tests."""
 
 
 @pytest.mark.parametrize(
@@ -253,136 +245,3 @@ def test_all_runs_of_a_table_compose_and_differ(command):
     ]
     assert (len(configs) > 1) == (" -m " in command)
     assert all(first != second for first, second in itertools.combinations(configs, 2))
-
-
-@pytest.fixture
-def data_dir(tmp_path, monkeypatch):
-    """Stand-ins for what is not downloaded: images of the right kind, and an energy network of a density."""
-    for name in SHAPES:
-        monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
-    monkeypatch.setattr("blackout.permutations.datasets.mnist", stand_in("mnist"))
-    monkeypatch.setattr("blackout.permutations.datasets.cifar10", stand_in("cifar10"))
-    save(EnergyNetwork(32, [8, 8]), tmp_path / "planar_moons.npz")
-    return tmp_path
-
-
-SMALL = {
-    "diffusion.GaussianChain": {"num_steps": 50},
-    "networks.NCSNpp": {
-        "channels": 8,
-        "multipliers": [1, 2],
-        "blocks_per_level": 1,
-        "attention_resolutions": [16],
-    },
-    "networks.Transformer": {"width": 32, "depth": 1, "heads": 2, "patch": 8},
-    "networks.LETransformer": {"channels": 16, "layers": 1, "heads": 2},
-    "networks.LEConvolution": {"channels": 8},
-    "networks.SetTransformer": {"width": 32, "depth": 1, "heads": 2},
-    "permutations.coded.CodeTransformer": {"width": 32, "depth": 1, "heads": 2},
-    "permutations.datasets.sort_mnist": {"length": 5},
-    "permutations.tours.tsp": {"cities": 8},
-    "permutations.shuffle.Beam": {"width": 2, "inner": 4},
-}
-"""Sizes of large components in which a few steps take seconds."""
-
-
-def small_sizes(part, where=""):
-    """Words that make the large components in a configuration small."""
-    for name, value in part.items():
-        if isinstance(value, dict):
-            yield from small_sizes(value, f"{where}.{name}" if where else name)
-    for name, value in SMALL.get(str(part.get("_target_")).removeprefix("blackout."), {}).items():
-        yield f"++{where}.{name}={value}".replace(" ", "")
-
-
-STATED = {  # parameters that papers or their published code state, with the networks that have them
-    "NCSN++, the code of Blackout Diffusion": (
-        62_693_251,
-        lambda: published("ncsnpp", shape=(3, 32, 32)),
-    ),
-    "SEDD-small, Chu et al. 2025, appendix C.1": (
-        90e6,
-        lambda: published("transformer_sedd", (1, 32, 32), outputs=2, levels=2),
-    ),
-    "SEDD, Zhang et al. 2025, appendix G.1": (
-        25e6,
-        lambda: networks.Transformer((100,), 100, 100, **PAPER_BODY),
-    ),
-    "jigsaws 2x2 of MNIST, the code of SymmetricDiffusers": (
-        2.88e6,
-        lambda: set_transformer((1, 14, 14), 4),
-    ),
-    "jigsaws 3x3 of MNIST, the code of SymmetricDiffusers": (
-        1.64e6,
-        lambda: set_transformer((1, 9, 9), 9),
-    ),
-    "jigsaws 6x6 of MNIST, the code of SymmetricDiffusers": (
-        1.47e6,
-        lambda: set_transformer((1, 4, 4), 36),
-    ),
-    "sorting, the code of SymmetricDiffusers": (3.10e6, lambda: set_transformer((1, 28, 112), 9)),
-}
-
-
-def published(choice, shape, **arguments):
-    """The body of a choice of `network=`."""
-    body = composed("dataset=cifar10", f"network={choice}")["network"]["body"]
-    sizes = {name: value for name, value in body.items() if name != "_target_"}
-    return getattr(networks, body["_target_"].rpartition(".")[2])(shape, **sizes, **arguments)
-
-
-def set_transformer(shape, items):
-    """The network of a paper's jigsaws or lists."""
-    experiment = "table2" if shape[2] > 100 else "table1_mnist"
-    network = composed(f"experiment=symmetric/{experiment}")["network"]
-    encoder = dict(network.pop("encoder"))
-    network.pop("_target_")
-    made = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
-    return networks.SetTransformer(made, items, **network)
-
-
-@pytest.mark.parametrize("name", STATED)
-def test_networks_have_as_many_parameters_as_stated(name):
-    stated, build = STATED[name]
-    with torch.device("meta"):
-        network = build()
-    assert sum(one.numel() for one in network.parameters()) == pytest.approx(stated, rel=0.05)
-
-
-DISCLOSED = {  # where fewer or more are made than stated: the comment that says so, and the networks with millions of parameters
-    "experiment/symmetric/table5_n100": {"1.5 million": lambda: one_permutation_network(100)},
-    "recipe/factorized/jigsaws": {
-        "3.8 (2x2)": lambda: code_transformer((3, 16, 16), 4),
-        "1.9 (3x3)": lambda: code_transformer((3, 10, 10), 9),
-        "1.6 million (4x4)": lambda: code_transformer((3, 8, 8), 16),
-    },
-}
-
-
-def one_permutation_network(length):
-    """The network of Table 5 of SymmetricDiffusers."""
-    network = composed("experiment=symmetric/table5_n100")["network"]
-    features = network.pop("encoder")["features"]
-    network.pop("_target_")
-    return networks.SetTransformer(networks.TokenEncoder(length, features), length, **network)
-
-
-def code_transformer(shape, items):
-    """The network of Figure 5 of the paper on codes, for pieces of a shape."""
-    network = composed("experiment=factorized/figure5")["network"]
-    encoder = dict(network.pop("encoder"))
-    network.pop("_target_")
-    made = networks.PublishedPieceEncoder(shape, encoder["features"], encoder["channels"])
-    return CodeTransformer(items, None, made, **network)
-
-
-@pytest.mark.parametrize(
-    "choice, text", [(choice, text) for choice, texts in DISCLOSED.items() for text in texts]
-)
-def test_other_numbers_of_parameters_are_said_at_the_setting(choice, text):
-    comments = (CONF / f"{choice}.yaml").read_text(encoding="utf-8").replace("\n# ", " ")
-    assert text in comments
-    with torch.device("meta"):
-        network = DISCLOSED[choice][text]()
-    millions = sum(one.numel() for one in network.parameters()) / 1e6
-    assert millions == pytest.approx(float(text.split()[0]), rel=0.05)
