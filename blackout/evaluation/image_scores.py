@@ -405,7 +405,7 @@ class ImageScores:
             if size < min_size:
                 raise UserError(
                     f"{name} needs at least {min_size} {kind}, but there are {size}: remove "
-                    f"{score} from metrics.scores"
+                    f"`{score}` from metrics.scores"
                 )
 
     @torch.inference_mode(False)

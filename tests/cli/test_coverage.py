@@ -7,6 +7,7 @@ import shlex
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -23,7 +24,7 @@ VARIED = {"code", "objective", "rollout.estimator"}
 # further arguments of Python commands, which make them small; FOLDER is the folder of the test
 FEW = {
     "blackout_figures": "FOLDER",
-    "energy_discrepancy": "--steps 2 --out FOLDER/planar_moons.npz",
+    "energy_discrepancy": "--steps 2 --out FOLDER/trained/planar_moons.npz",
     "flow_tables": "--quick --threads 1",
     "permutation_chain": "FOLDER/permutation_chain.png",
     "permutation_mixing": "--plot FOLDER/mixing_100.png",
@@ -49,7 +50,7 @@ SMALL_METHODS = {
 FEW_SAMPLES = (
     "callbacks.progress=null",
     "callbacks.samples.num_samples=2",
-    "callbacks.scores.num_samples=6",
+    "callbacks.scores.num_samples=12",
 )
 SMALL_TASKS = {"sgdd/table9": "operator.classifier.examples=16 operator.classifier.epochs=1"}
 
@@ -143,27 +144,29 @@ class Session:
         words = without(overrides, "num_samples", "shown", "measurement")
         if "posterior" in settings or "task" in settings:
             few = SMALL_METHODS[settings.get("posterior", "sgdd")].replace(
-                "STEPS", "law" if "small" in row else "sampler"
+                "STEPS", "prior" if "small" in row else "sampler"
             )
             words += [*few.split(), *SMALL_TASKS.get(settings.get("task"), "").split()]
             words += row.get("small", ["num_samples=1"])
             if "small" not in row and settings.get("task") != "sgdd/table9":
                 words.append("measurement=test:0")
         else:
-            words += ["num_samples=6", "likelihood.images=4"]
+            words += ["num_samples=12", "likelihood.images=4"]
         out = f"out={self.folder / f'samples{next(self.numbers)}'}"
         outcome = self.run("sample", *words, out, "device=cpu", f"data_dir={self.folder}")
         assert outcome.code == 0, (words, outcome.err)
         self.text += outcome.out
 
     def names(self):
-        """Words that were printed, keys of metrics.json, columns of metrics.csv, and files."""
+        """Return keys of metrics.json, columns of metrics.csv, arrays of samples.npz, and files."""
         names = {path.name for path in self.folder.rglob("*")}
         names |= {f"{path.parent.name}/{path.name}" for path in self.folder.rglob("*.png")}
         for path in self.folder.rglob("metrics.json"):
             names |= set(keys(json.loads(path.read_text(encoding="utf-8"))))
         for path in self.folder.rglob("metrics.csv"):
             names |= set(path.read_text(encoding="utf-8").partition("\n")[0].split(","))
+        for path in self.folder.rglob("samples.npz"):
+            names |= set(np.load(path).files)
         return names
 
 
@@ -193,7 +196,10 @@ def session(run, data_dir, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr("blackout.evaluation.Inception.__init__", small_inception)
     for name, value in (("_POINTS", 16), ("_SHOWN", 40), ("_TIMES", 3), ("_ANNEALED", 4)):
         monkeypatch.setattr(planar, name, value)
-    monkeypatch.setattr(planar, "uniform_weights", partial(planar.uniform_weights, number=1000))
+    uniform_weights = planar.uniform_weights
+    monkeypatch.setattr(
+        planar, "uniform_weights", lambda target, seed, *_: uniform_weights(target, seed, 1000)
+    )
     monkeypatch.setattr(planar, "entropy", partial(planar.entropy, number=50, centres=500))
 
     def run_here(command, **_):
