@@ -16,7 +16,8 @@ from benchmarks.measure import machine
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PACKAGES = ("torch", "torchcfm", "diffusers", "flow_matching", "torchdiffeq", "scikit-learn")
-FILE_OPTIONS = ("--json", "--model")  # followed by a path
+# options that are followed by a path, and what is recorded of them
+FILE_OPTIONS: dict[str, list[str]] = {"--json": [], "--model": ["--model", "<run>"]}
 Row = dict[str, Any]
 
 
@@ -64,6 +65,7 @@ def describe_command(program: str, arguments: Sequence[str]) -> str:
     for word in pending:
         if word in FILE_OPTIONS:
             next(pending, None)
+            words += FILE_OPTIONS[word]
         else:
             words.append(word)
     return " ".join(words)

@@ -146,8 +146,8 @@ def test_draws_of_training_images_follow_the_likelihood(data):
 
 
 def test_recorded_commands_name_no_files():
-    words = ["--seconds", "2", "--json", "/a/b.json", "--quick"]
-    assert describe_command("python -m x", words) == "python -m x --seconds 2 --quick"
+    words = ["--seconds", "2", "--json", "/a/b.json", "--model", "/a/run"]
+    assert describe_command("python -m x", words) == "python -m x --seconds 2 --model <run>"
 
 
 def test_the_page_has_the_tables_of_the_result_files():
