@@ -82,8 +82,9 @@ def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) ->
         "layout": layout,
         "error_free": baseline != "diffsort",
     }
-    told = (f"+loss.{key}={str(value).lower()}" for key, value in own.items())
-    loss = (f"loss._target_={_BASELINES}.SortingNetworkLoss", *told)
+    arguments = (f"+loss.{key}={str(value).lower()}" for key, value in own.items())
+    # in place of TrajectoryLoss, which has `walks`
+    loss = (f"loss._target_={_BASELINES}.SortingNetworkLoss", "~loss.walks", *arguments)
     return Row(f"{name}, {baseline}", (*settings, *way, *loss), ("greedy",))
 
 

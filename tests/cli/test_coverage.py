@@ -158,14 +158,14 @@ class Session:
         self.text += outcome.out
 
     def names(self):
-        """Return keys of metrics.json, columns of metrics.csv, arrays of samples.npz, and files."""
+        """Return keys of metrics.json, columns of metrics.csv, arrays of .npz, and files."""
         names = {path.name for path in self.folder.rglob("*")}
         names |= {f"{path.parent.name}/{path.name}" for path in self.folder.rglob("*.png")}
         for path in self.folder.rglob("metrics.json"):
             names |= set(keys(json.loads(path.read_text(encoding="utf-8"))))
         for path in self.folder.rglob("metrics.csv"):
             names |= set(path.read_text(encoding="utf-8").partition("\n")[0].split(","))
-        for path in self.folder.rglob("samples.npz"):
+        for path in self.folder.rglob("*.npz"):
             names |= set(np.load(path).files)
         return names
 
