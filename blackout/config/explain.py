@@ -364,14 +364,18 @@ def _wrong_key(override: Override, config: DictConfig, program: str, further: Se
             return problem
         if name in component_arguments(config, parent):
             return f"{key} is not listed in the choice's YAML: +{override.input_line} sets it"
-        names = list(dict.fromkeys(_all_keys(config)))
-        if not parent:
-            names += groups()
+        own_names = list(dict.fromkeys(_all_keys(config)))
+        names = own_names if parent else own_names + groups()
         similar = find_similar(key, names)
-        owner, other_key = _key_of_others(key, config, program, further, allow_similar=not similar)
+        owner, other_key = _key_of_others(key, config, program, further)
         if other_key == key and not similar.endswith(f".{name}"):
             return f"{key}: no such option here, but one of {owner}"
-        if other_key and not similar:
+        own_likeness = _likeness(key, similar)
+        other_likeness = _likeness(key, other_key)
+        is_nearer = other_likeness > own_likeness or (
+            other_likeness == own_likeness and similar not in own_names
+        )
+        if other_key and is_nearer and not similar.endswith(f".{name}"):
             return f"{key}: no such option (did you mean {other_key}, of {owner}?)"
         return f"{key}: no such option{suggest_key(key, names)}"
     if override.type is OverrideType.ADD and exists:
@@ -379,17 +383,25 @@ def _wrong_key(override: Override, config: DictConfig, program: str, further: Se
     return ""
 
 
+def _likeness(key: str, name: str) -> float:
+    last = key.lower().rpartition(".")[2]
+    if name.rpartition(".")[2] in ALIASES.get(last, (last,)):
+        return 1.0
+    return difflib.SequenceMatcher(None, key, name).ratio() if name else 0.0
+
+
 def _key_of_others(
-    key: str, config: DictConfig, program: str, further: Sequence[str], *, allow_similar: bool
+    key: str, config: DictConfig, program: str, further: Sequence[str]
 ) -> tuple[str, str]:
-    """Return the families or the program that have a setting, and its name; empty if none has.
+    """Return the families or the program that have a setting, or a similar one, and its name.
+
+    Both are empty if none has.
 
     Args:
         key: the wrong name.
         config: in which it is wrong; other choices of its own family are no suggestions.
         program: train or sample.
         further: words of the search path.
-        allow_similar: whether a similar name is good enough.
     """
     candidates: list[tuple[str, str, list[str]]] = []
     for family in choices("family"):
@@ -409,9 +421,9 @@ def _key_of_others(
     if not any(key in keys for keys in keys_of_owner.values()):
         similar = [find_similar(key, keys) for keys in keys_of_owner.values()]
         similar = [other for other in similar if other]
-        if not similar or not allow_similar:
+        if not similar:
             return "", ""
-        name = max(similar, key=lambda other: difflib.SequenceMatcher(None, key, other).ratio())
+        name = max(similar, key=lambda other: _likeness(key, other))
     return " or ".join(owner for owner, keys in keys_of_owner.items() if name in keys), name
 
 

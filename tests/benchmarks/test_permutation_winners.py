@@ -55,7 +55,8 @@ def test_every_task_has_rows(task, tmp_path, capsys):
     main(["--quick", "--only", task, "--json", str(tmp_path / "quick.json")])
     rows = json.loads((tmp_path / "quick.json").read_text())["rows"]
     expected = {"tours": 2, "sorting": 2, "jigsaws": 3, "rankings": 10}[task]
-    assert len(rows) == expected and all(row["value"] >= 0 for row in rows)
+    assert len(rows) == expected
+    assert all(row["value"] > -1e-4 for row in rows)  # float32 rounds tours of 2-opt
     capsys.readouterr()
 
 

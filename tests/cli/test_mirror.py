@@ -157,7 +157,9 @@ def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(
     assert outcome(tmp_path / "store/digits/a") == outcome(tmp_path / "whole/digits/a")
     done = run("sample", f"ckpt={store}/digits/a", "num_samples=2", "device=cpu")
     assert done.code == 0 and done.folder == folder / "digits/a/samples", done.err
-    run("sample", f"ckpt={store}/digits/b", "device=cpu").assert_refused("no run or model is there")
+    run("sample", f"ckpt={store}/digits/b", "device=cpu").assert_refused(
+        "no run and no model is there"
+    )
     run("train", *options, "runs_dir=nose://b/x").assert_refused(
         "nose://b/x/digits/a", "ValueError"
     )

@@ -94,7 +94,7 @@ def test_every_job_of_a_sweep_draws_in_two_processes(run, tmp_path):
     )
     outcome = processes.run_distributed("sample", *words)
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("job 2 of 2") == 1  # said by the first process alone
+    assert outcome.stdout.count("job 1 (2 of 2)") == 1  # said by the first process alone
     files = [tmp_path / f"sweep/{job}/samples.npz" for job in range(2)]
     assert files[0].read_bytes() != files[1].read_bytes()
 

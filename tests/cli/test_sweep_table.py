@@ -107,7 +107,7 @@ def test_a_sweep_ends_with_its_table(run, tmp_path):
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("job ")] == [
-        f"job {k} of 4" for k in (1, 2, 3, 4)
+        f"job {k} ({k + 1} of 4)" for k in range(4)
     ]
     (table,) = tmp_path.glob("sweeps/*/summary.csv")
     assert lines[-1] == f"table: {table}"
