@@ -149,8 +149,8 @@ def table(headline: Row, posteriors: Row) -> str:
 
 
 def spread(values: list[float], decimals: int) -> str:
-    """Return mean ± standard deviation over seeds; the value if there is one."""
-    deviation = f" ± {stdev(values):.{decimals}f}" if len(values) > 1 else ""
+    """Return mean ± standard deviation over seeds; the value if it is the same for all."""
+    deviation = f" ± {stdev(values):.{decimals}f}" if len(set(values)) > 1 else ""
     return f"{mean(values):.{decimals}f}{deviation}"
 
 
