@@ -77,8 +77,8 @@ class CommandLine:
     multirun: bool = False
 
 
+# what Hydra's flag --info shows
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-"""What Hydra's flag --info shows."""
 
 
 def parse_command_line(words: Sequence[str]) -> CommandLine:
