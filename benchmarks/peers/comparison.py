@@ -8,6 +8,7 @@ summarise    means over trainings, with errors
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch import Tensor
 from benchmarks.peers.budget import Budget, Generator, train
 from benchmarks.peers.generators import Blackout
 from benchmarks.peers.judges import Judge, mean_and_error, two_sample_auc
-from benchmarks.peers.results import Row
+from benchmarks.peers.results import Row, make_parser, parse, write_results
 from blackout.data import CountData
 
 EVALUATIONS: tuple[int, ...] = (10, 25, 100)
@@ -182,3 +183,67 @@ def judge_facts(judgement: Judgement) -> dict[str, float]:
         "accuracy on test images": judgement.judge.accuracy(test, labels),
         "recognised test images": judgement.judge.recognised(test),
     }
+
+
+def image_options(
+    table: str, description: str, defaults: tuple[float, float], argv: Sequence[str] | None
+) -> argparse.Namespace:
+    """Return the options of a comparison of image generators.
+
+    Args:
+        table: name of the result file.
+        description: of the command.
+        defaults: CPU seconds of a training, and of a tuning trial.
+        argv: words of the command line.
+    """
+    seconds, tuning_seconds = defaults
+    parser = make_parser(table, description, seconds=seconds)
+    parser.add_argument(
+        "--tuning_seconds", type=float, default=tuning_seconds, help="of every tuning trial"
+    )
+    parser.add_argument("--num_samples", type=int, default=360, help="that are judged")
+    options = parse(parser, argv)
+    if options.quick:
+        options.seconds = 0.3
+        options.tuning_seconds = 0.1
+        options.num_samples = 40
+        options.trainings = 1
+    return options
+
+
+def train_in_turns(
+    options: argparse.Namespace,
+    title: str,
+    entries: Sequence[Entry],
+    trials: Sequence[Row],
+    judgement: Judgement,
+    scores: Sequence[str] = SCORES,
+) -> None:
+    """Train and judge all methods for every seed, and write the results after each.
+
+    Methods take turns, so that other work on the machine affects all alike.
+
+    Args:
+        options: of `image_options`.
+        title: of the table; the budget and the number of trainings are added.
+        entries: the methods.
+        trials: tuning trials, which the file of results has too.
+        judgement: of samples.
+        scores: columns of the table.
+    """
+    runs = list(baseline_runs(judgement, range(options.trainings)))
+    for seed in range(options.trainings):
+        for entry in entries:
+            runs += run_entry(entry, seed, judgement)
+        write_results(
+            options,
+            f"{title}, {options.seconds:g} CPU s per training, trainings: {seed + 1}",
+            summarise(runs, scores),
+            seconds=options.seconds,
+            trainings=seed + 1,
+            num_samples=options.num_samples,
+            judge=judge_facts(judgement),
+            tuning_seconds=options.tuning_seconds,
+            tuning=list(trials),
+            runs=runs,
+        )

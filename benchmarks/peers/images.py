@@ -22,15 +22,12 @@ from benchmarks.peers.comparison import (
     EVALUATIONS,
     Entry,
     Judgement,
-    baseline_runs,
     choose,
-    judge_facts,
-    run_entry,
-    summarise,
+    image_options,
+    train_in_turns,
 )
 from benchmarks.peers.generators import DDPM, Blackout, DiscreteFlow, RectifiedFlow
 from benchmarks.peers.judges import Judge
-from benchmarks.peers.results import make_parser, parse, write_results
 from blackout.data import digits
 
 BLACKOUT_LR = 3e-3  # conf/recipe/blackout/digits.yaml
@@ -55,14 +52,8 @@ def candidates(name: str, seconds: float) -> list[Entry]:
 
 def main(argv: list[str] | None = None) -> None:
     """Tune, train and judge all methods."""
-    parser = make_parser("images", __doc__ or "", seconds=200)
-    parser.add_argument("--tuning_seconds", type=float, default=20, help="of every tuning trial")
-    parser.add_argument("--num_samples", type=int, default=360, help="that are judged")
-    options = parse(parser, argv)
-    evaluations = EVALUATIONS
-    if options.quick:
-        options.seconds, options.tuning_seconds, options.num_samples = 0.3, 0.1, 40
-        options.trainings, evaluations = 1, (2,)
+    options = image_options("images", __doc__ or "", (200, 20), argv)
+    evaluations = (2,) if options.quick else EVALUATIONS
     data = digits()
     judgement = Judgement(data, Judge(data), options.num_samples, evaluations)
 
@@ -75,23 +66,8 @@ def main(argv: list[str] | None = None) -> None:
         budget = Budget(options.seconds, best.budget.lr)
         entries.append(Entry(name, best.make, budget, best.settings))
 
-    # 2. Trainings in turns, so that other work on the machine affects all methods alike.
-    runs = list(baseline_runs(judgement, range(options.trainings)))
-    for seed in range(options.trainings):
-        for entry in entries:
-            runs += run_entry(entry, seed, judgement)
-        write_results(
-            options,
-            f"8x8 digits, {options.seconds:g} CPU s per training, trainings: {seed + 1}",
-            summarise(runs),
-            seconds=options.seconds,
-            trainings=seed + 1,
-            num_samples=options.num_samples,
-            judge=judge_facts(judgement),
-            tuning_seconds=options.tuning_seconds,
-            tuning=trials,
-            runs=runs,
-        )
+    # 2. Trainings.
+    train_in_turns(options, "8x8 digits", entries, trials, judgement)
 
 
 if __name__ == "__main__":

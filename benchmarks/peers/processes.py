@@ -18,17 +18,15 @@ from benchmarks.peers.comparison import (
     EVALUATIONS,
     Entry,
     Judgement,
-    baseline_runs,
     choose,
-    judge_facts,
-    run_entry,
-    summarise,
+    image_options,
+    train_in_turns,
 )
 from benchmarks.peers.generators import Blackout, RectifiedFlow
 from benchmarks.peers.judges import Judge
-from benchmarks.peers.results import make_parser, parse, write_results
 from blackout.data import digits
 
+SCORES = ("bits/dim", "Fréchet distance", "recognised", "forest AUC")
 LEARNING_RATES = (1e-3, 3e-3)
 PURE_DEATH_SAMPLERS = ("binomial_bridge", "poisson", "multistep")
 PROCESSES = {
@@ -56,14 +54,8 @@ def entries(seconds: float, lr: float) -> list[Entry]:
 
 def main(argv: list[str] | None = None) -> None:
     """Train and judge every process."""
-    parser = make_parser("processes", __doc__ or "", seconds=60)
-    parser.add_argument("--tuning_seconds", type=float, default=10, help="of every tuning trial")
-    parser.add_argument("--num_samples", type=int, default=360, help="that are judged")
-    options = parse(parser, argv)
-    evaluations = EVALUATIONS
-    if options.quick:
-        options.seconds, options.tuning_seconds, options.num_samples = 0.3, 0.1, 40
-        options.trainings, evaluations = 1, (4,)
+    options = image_options("processes", __doc__ or "", (60, 10), argv)
+    evaluations = (4,) if options.quick else EVALUATIONS
     data = digits()
     judgement = Judgement(data, Judge(data), options.num_samples, evaluations)
 
@@ -76,24 +68,8 @@ def main(argv: list[str] | None = None) -> None:
         trials += tried
         chosen.append(replace(best, budget=replace(best.budget, seconds=options.seconds)))
 
-    # 2. Trainings in turns.
-    runs = list(baseline_runs(judgement, range(options.trainings)))
-    for seed in range(options.trainings):
-        for entry in chosen:
-            runs += run_entry(entry, seed, judgement)
-        write_results(
-            options,
-            f"processes on 8x8 digits, {options.seconds:g} CPU s per training, "
-            f"trainings: {seed + 1}",
-            summarise(runs, ("bits/dim", "Fréchet distance", "recognised", "forest AUC")),
-            seconds=options.seconds,
-            trainings=seed + 1,
-            num_samples=options.num_samples,
-            judge=judge_facts(judgement),
-            tuning_seconds=options.tuning_seconds,
-            tuning=trials,
-            runs=runs,
-        )
+    # 2. Trainings.
+    train_in_turns(options, "processes on 8x8 digits", chosen, trials, judgement, SCORES)
 
 
 if __name__ == "__main__":
