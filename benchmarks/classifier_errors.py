@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import arguments, report
-from blackout.evaluation.count_scores import classifier_test, null_auc_error
+from blackout.evaluation.classifier_tests import classifier_test, null_auc_error
 
 REPEATS = {60: 100, 200: 60, 1000: 24}  # of each classifier, by the number of samples in either set
 NUM_ELEMENTS = 10

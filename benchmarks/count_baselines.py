@@ -42,7 +42,7 @@ from blackout import load_model
 from blackout.data import CountData, counts
 from blackout.diffusion.latent_features import latent_features
 from blackout.evaluation.baselines import copula_samples
-from blackout.evaluation.count_scores import classifier_test
+from blackout.evaluation.classifier_tests import classifier_test
 from blackout.networks import ResidualMLP
 
 Array = npt.NDArray[Any]

@@ -40,7 +40,7 @@ from blackout.diffusion.draw import describe_sampler
 from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, errors_in_one_line
-from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
+from blackout.evaluation import FeatureStatistics, ImageScorer, frechet_distance
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (
@@ -194,7 +194,7 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    scores: Scorer = instantiate({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
+    scores: ImageScorer = instantiate({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
     run = scores.begin(data, num_samples)
 
     def score(counts: Tensor) -> float:

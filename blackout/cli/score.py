@@ -26,7 +26,7 @@ from blackout.config.instantiate import instantiate
 from blackout.config.settings import optional_path
 from blackout.distributed import rank
 from blackout.errors import UserError, escaped, refuse
-from blackout.evaluation.image_scores import summarise_seeds
+from blackout.evaluation.seed_summary import summarise_seeds
 from blackout.files import hash_tensors, request_key, save_picture
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
 from blackout.training.callbacks import reference_scores, score_samples
@@ -34,7 +34,7 @@ from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
 INCEPTION = {
-    "_target_": "blackout.evaluation.Scorer",
+    "_target_": "blackout.evaluation.ImageScorer",
     "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
     "scores": ["fid", "is", "kid", "prdc"],
 }

@@ -1,24 +1,22 @@
 """Scores of generated images (FID, Inception Score, KID, precision and recall) and of counts."""
 
 from blackout.evaluation.baselines import baseline_bits, copula_samples
-from blackout.evaluation.count_scores import CountScorer, CountScores
+from blackout.evaluation.class_shares import ClassShares
+from blackout.evaluation.count_scorer import CountScorer
+from blackout.evaluation.count_scores import CountScores
 from blackout.evaluation.extractors import Classifier, Inception, ModuleExtractor, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.evaluation.image_scores import (
-    ClassShares,
-    ImageScores,
-    InceptionScore,
-    Scorer,
-    compute_scores,
-    precision_recall,
-    summarise_seeds,
-)
+from blackout.evaluation.image_scorer import ImageScorer
+from blackout.evaluation.image_scores import ImageScores, compute_scores
+from blackout.evaluation.inception_score import InceptionScore
+from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import (
     Reference,
     dataset_reference,
     file_reference,
     write_reference,
 )
+from blackout.evaluation.seed_summary import summarise_seeds
 
 __all__ = [
     "ClassShares",
@@ -26,12 +24,12 @@ __all__ = [
     "CountScorer",
     "CountScores",
     "FeatureStatistics",
+    "ImageScorer",
     "ImageScores",
     "Inception",
     "InceptionScore",
     "ModuleExtractor",
     "Reference",
-    "Scorer",
     "baseline_bits",
     "compute_scores",
     "copula_samples",

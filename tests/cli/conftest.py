@@ -146,7 +146,7 @@ def run(
     monkeypatch.setattr(
         importlib.import_module("blackout.diffusion.likelihood_estimates"), "MIN_PAIRS", 20
     )
-    monkeypatch.setattr(importlib.import_module("blackout.evaluation.count_scores"), "TREES", 5)
+    monkeypatch.setattr(importlib.import_module("blackout.evaluation.classifier_tests"), "TREES", 5)
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", cache_baseline_bits(baselines.baseline_bits))
     monkeypatch.setattr(baselines, "MAX_FITTED_ELEMENTS", 64)

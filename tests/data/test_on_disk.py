@@ -13,8 +13,8 @@ from PIL import Image
 from blackout.data import CountData, counts, image_folder, on_disk
 from blackout.data.count_statistics import load_samples
 from blackout.errors import UserError
-from blackout.evaluation import count_scores
-from blackout.evaluation.count_scores import CountScorer, compare_counts
+from blackout.evaluation import CountScorer, classifier_tests
+from blackout.evaluation.count_comparison import compare_counts
 from blackout.training.data_module import TrainLoader
 
 GENERATOR = np.random.default_rng(0)
@@ -194,7 +194,7 @@ def test_counts_that_are_large_compared_with_the_memory_stay_on_disk(
 def test_scores_are_those_of_counts_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(count_scores, "TREES", 20)
+    monkeypatch.setattr(classifier_tests, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
     scores = [

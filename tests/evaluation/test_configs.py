@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from blackout.config.choices import choices
-from blackout.evaluation import Scorer
+from blackout.evaluation import ImageScorer
 from blackout.files import CONF
 
 CHOICES = {
@@ -31,7 +31,7 @@ def composed(choice: str, overrides: list[str]) -> object:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_can_be_built(choice: str) -> None:
     scorer = instantiate(composed(choice, CHOICES[choice]))
-    assert isinstance(scorer, Scorer) and scorer.reference == "train"
+    assert isinstance(scorer, ImageScorer) and scorer.reference == "train"
 
 
 def test_the_choice_none_is_none() -> None:

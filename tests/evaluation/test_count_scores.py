@@ -12,15 +12,9 @@ import torch
 from blackout.data import CountData
 from blackout.data.sample_files import read_samples
 from blackout.errors import UserError
-from blackout.evaluation import CountScorer
-from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import (
-    classifier_test,
-    compare_counts,
-    compare_pairs,
-    null_auc_error,
-    shares_at_ends,
-)
+from blackout.evaluation import CountScorer, classifier_tests
+from blackout.evaluation.classifier_tests import classifier_test, null_auc_error
+from blackout.evaluation.count_comparison import compare_counts, shares_at_ends
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -68,44 +62,10 @@ def test_shares_at_both_ends_of_the_range() -> None:
     assert "share_high" not in narrow and sum(narrow.values()) == pytest.approx(1)
 
 
-def test_independent_elements_have_no_co_occurrence_difference() -> None:
-    grid = np.stack(np.meshgrid(np.arange(2), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
-    rare = np.stack(np.meshgrid([0, 0, 3], [0, 0, 0, 5], indexing="ij"), -1).reshape(-1, 2)
-    assert compare_pairs(grid, rare)["co_occurrence_difference"] < 1e-12
-    together = np.array([[0, 0], [7, 7]])  # P(both) - P(one) P(other) = 1/4
-    assert compare_pairs(together, rare)["co_occurrence_difference"] == pytest.approx(0.25)
-    assert compare_pairs(together, rare)["equality_difference"] == 0.5
-    empty = np.array([[0, 0], [0, 0], [0, 5]])  # equal only where both are 0
-    assert compare_pairs(empty, rare)["equality_difference"] == 0
-
-
-def test_relations_hidden_from_means_and_correlations_are_scored() -> None:
-    generator = np.random.default_rng(1)
-
-    def sample_related_counts(number: int) -> np.ndarray:
-        """Sample elements where 0 and 2 are equal in 88 % of the samples, else two apart; 3 copies
-        1."""
-        first, second = generator.poisson(generator.gamma(2, 20, (2, number)))
-        offset = 2 * (generator.random(number) > 0.88)
-        return np.stack([first, second, first + offset, second], 1)
-
-    data = sample_related_counts(1000)
-    samples = sample_related_counts(1000)
-    assert compare_pairs(samples, data)["equality_difference"] < 0.05
-    samples[:, 2] += generator.integers(1, 3, 1000)
-    assert compare_pairs(samples, data)["equality_difference"] > 0.8
-    sparse = (generator.random((1000, 1)) < 0.2) * np.ones((1, 5), int)
-    shuffled = generator.permuted(sparse, axis=0)
-    assert compare_pairs(sparse, sparse)["co_occurrence_difference"] == 0
-    assert compare_pairs(shuffled, sparse)["co_occurrence_difference"] == pytest.approx(
-        0.16, abs=0.03
-    )
-
-
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use few trees, which is faster."""
-    monkeypatch.setattr(two_samples, "TREES", 25)
+    monkeypatch.setattr(classifier_tests, "TREES", 25)
 
 
 def score(samples: torch.Tensor) -> dict[str, float]:
@@ -151,38 +111,6 @@ def test_few_held_out_counts_are_compared_with_several_parts_of_the_samples() ->
     scores = compare_counts(samples, few_held_out, 150, 1)
     assert scores["c2st_auc"] == pytest.approx(np.mean(parts))
     assert scores["c2st_auc_error"] == scores["c2st_linear_auc_error"] == null_auc_error(30, 3)
-
-
-@pytest.mark.parametrize("number, parts, repeats", [(60, 1, 400), (60, 3, 200), (300, 1, 200)])
-def test_the_error_of_an_auc_is_its_standard_deviation_for_perfect_samples(
-    number: int, parts: int, repeats: int
-) -> None:
-    """The classifier is a difference of means, in five folds.
-
-    The standard deviation of Mann and Whitney (1947) is smaller by a factor of sqrt(2).
-    """
-    rng = np.random.default_rng(0)
-    fold = np.arange(number) % 5
-    mean_aucs = []
-    for _ in range(repeats):
-        real = rng.normal(size=(number, 8))
-        aucs = []
-        for _ in range(parts):
-            samples = rng.normal(size=(number, 8))
-            scores = np.zeros((2, number))
-            for k in range(5):
-                direction = samples[fold != k].mean(0) - real[fold != k].mean(0)
-                scores[:, fold == k] = samples[fold == k] @ direction, real[fold == k] @ direction
-            aucs.append((scores[0][:, None] > scores[1]).mean())
-        mean_aucs.append(np.mean(aucs))
-    assert np.std(mean_aucs) == pytest.approx(null_auc_error(number, parts), rel=0.2)
-
-
-@pytest.mark.deep
-def test_the_error_of_an_auc_is_that_of_the_logistic_regression() -> None:
-    rng = np.random.default_rng(0)
-    aucs = [classifier_test(*rng.poisson(3.0, (2, 60, 10)), linear=True)[0] for _ in range(120)]
-    assert np.std(aucs) == pytest.approx(null_auc_error(60), rel=0.2)
 
 
 def test_provenance_names_the_reference() -> None:

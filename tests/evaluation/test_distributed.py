@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from blackout.distributed import computed_once, first_process_first, my_batches, my_samples
 from blackout.errors import UserError
-from blackout.evaluation import Scorer
+from blackout.evaluation import ImageScorer
 from tests import processes
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
@@ -24,7 +24,7 @@ SAMPLES = 75
 
 def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
     """Return the scores computed by one of several processes."""
-    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prdc", "classes"], "train", 16, cache)
+    choice = ImageScorer(tiny_extractor, ["fd", "is", "kd", "prdc", "classes"], "train", 16, cache)
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
     for indices in torch.arange(SAMPLES)[rank::processes].split(11):
@@ -34,7 +34,7 @@ def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
 
 def lost_sample(rank: int, cache: Path) -> str:
     """Return the error of a run in which samples are missing."""
-    run = Scorer(tiny_extractor, ["fd"], "train", 16, cache).begin(colour_data(), SAMPLES)
+    run = ImageScorer(tiny_extractor, ["fd"], "train", 16, cache).begin(colour_data(), SAMPLES)
     run.update({"samples": images(30, rank)}, torch.arange(30) + 30 * rank)
     with pytest.raises(UserError) as caught:
         run.compute()

@@ -77,7 +77,7 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     },
     "blackout.networks.ResidualMLP": {"width": 8, "depth": 1},
     "blackout.networks.SequenceConvolution": {"shape": [8], "levels": 6, "width": 8, "depth": 1},
-    "blackout.evaluation.Scorer": {
+    "blackout.evaluation.ImageScorer": {
         "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
         "scores": ["fd"],
     },
@@ -234,7 +234,7 @@ def embed_in_scores(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
     inception = {"_target_": "blackout.evaluation.Inception", "_partial_": True}
     classifier = {"_target_": "blackout.evaluation.Classifier", "_partial_": True, "source": part}
     arguments = {"extractor": {"extractor": part}, "source": {"extractor": classifier}}
-    scorer = {"_target_": "blackout.evaluation.Scorer", "extractor": inception}
+    scorer = {"_target_": "blackout.evaluation.ImageScorer", "extractor": inception}
     return {place: {**scorer, **parts} for place, parts in arguments.items()}
 
 

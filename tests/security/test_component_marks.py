@@ -290,7 +290,7 @@ def test_dataset_folders_come_from_the_command_line():
     }
     classifier = {"_target_": "blackout.evaluation.Classifier", "_partial_": True, "source": source}
     scores = {
-        "_target_": "blackout.evaluation.Scorer",
+        "_target_": "blackout.evaluation.ImageScorer",
         "extractor": classifier,
         "cache": None,
         "reference": "train",

@@ -9,7 +9,7 @@ import pytest
 from blackout import protocols
 from blackout.data import CountData, digits
 from blackout.diffusion.draw import CountDraw
-from blackout.evaluation import ImageScores, Scorer
+from blackout.evaluation import ImageScorer, ImageScores
 
 
 def as_source(data: CountData) -> protocols.Source:
@@ -17,7 +17,7 @@ def as_source(data: CountData) -> protocols.Source:
     return data
 
 
-def as_scorer(scorer: Scorer) -> protocols.Scorer:
+def as_scorer(scorer: ImageScorer) -> protocols.Scorer:
     """Return a scorer as its protocol, for mypy."""
     return scorer
 
@@ -37,7 +37,7 @@ def as_scores(scores: ImageScores) -> protocols.Scores:
     [
         (CountData, protocols.Source),
         (CountDraw, protocols.Draw),
-        (Scorer, protocols.Scorer),
+        (ImageScorer, protocols.Scorer),
         (ImageScores, protocols.Scores),
     ],
 )

@@ -20,7 +20,7 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import Unobtainable, UserError
-from blackout.evaluation import Scorer
+from blackout.evaluation import ImageScorer
 from blackout.evaluation.extractors import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 from blackout.training.callbacks import Scores, score_samples
@@ -67,7 +67,7 @@ def make_module(seed=0):
 
 @pytest.fixture
 def scorer(tmp_path):
-    return Scorer(tiny_extractor, ["fd", "is", "kd", "prdc"], "train", 32, tmp_path)
+    return ImageScorer(tiny_extractor, ["fd", "is", "kd", "prdc"], "train", 32, tmp_path)
 
 
 def state(module):
@@ -229,7 +229,7 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
 
 
 def digits_scorer(scores):
-    return Scorer(lambda: Classifier(digits), scores, "train")
+    return ImageScorer(lambda: Classifier(digits), scores, "train")
 
 
 @pytest.mark.deep

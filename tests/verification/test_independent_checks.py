@@ -21,7 +21,7 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan
 from blackout.diffusion.schedules import logit_times
-from blackout.evaluation.count_scores import classifier_test, null_auc_error
+from blackout.evaluation.classifier_tests import classifier_test, null_auc_error
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.simulation import draw_jump
 from blackout.flows.targets import Ising

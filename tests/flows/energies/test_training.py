@@ -183,7 +183,7 @@ def test_learned_energies_become_targets_of_flows(run, tmp_path, negative):  # t
 def test_samples_of_an_energy_are_scored_against_its_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("blackout.evaluation.count_scores.TREES", 5)
+    monkeypatch.setattr("blackout.evaluation.classifier_tests.TREES", 5)
     data = target_samples(Ising(3, 0.2), 300, 0, "ising")
     scores = CountScorer().begin(data, 60, torch.device("cpu"))
     scores.update({"samples": data.train[:60]}, torch.arange(60))

@@ -15,9 +15,9 @@ from torch import Tensor
 from blackout.data import CountData, digits
 from blackout.errors import UserError
 from blackout.evaluation import (
+    ImageScorer,
     ImageScores,
     Reference,
-    Scorer,
     copula_samples,
     dataset_reference,
     summarise_seeds,
@@ -29,10 +29,10 @@ from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, ti
 ALL = ["fd", "is", "kd", "prdc", "classes"]
 
 
-def make_scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer:
+def make_scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> ImageScorer:
     """Return a scorer with a tiny extractor."""
     settings: dict[str, object] = {"cache": tmp_path, **changes}
-    return Scorer(tiny_extractor, scores, **settings)  # type: ignore[arg-type]
+    return ImageScorer(tiny_extractor, scores, **settings)  # type: ignore[arg-type]
 
 
 def compute_scores(
@@ -71,7 +71,7 @@ def test_each_image_is_extracted_once(tmp_path: Path) -> None:
             batches.append(images)
             return super().__call__(images)
 
-    choice = Scorer(
+    choice = ImageScorer(
         lambda: RecordingExtractor(TinyNet(), "tiny", FEATURES, 10), ALL, cache=tmp_path
     )
     run = choice.begin(colour_data(), 90)
@@ -284,7 +284,7 @@ def test_scores_do_not_depend_on_random_state_or_inference_mode(tmp_path: Path) 
 
     state = torch.get_rng_state()
     with torch.inference_mode():
-        run = Scorer(make, ALL, cache=tmp_path).begin(colour_data(), 60)
+        run = ImageScorer(make, ALL, cache=tmp_path).begin(colour_data(), 60)
         in_inference_mode = compute_scores(run, images(60, 0).clone())
         run.reset()
     assert torch.equal(torch.get_rng_state(), state)
@@ -327,7 +327,7 @@ def test_invalid_choices_are_refused_before_computing(
 def test_missing_logits_and_mismatched_references_are_refused(tmp_path: Path) -> None:
     plain = functools.partial(ModuleExtractor, torch.nn.Flatten(), "flat", 192)
     with pytest.raises(UserError, match="need logits"):
-        Scorer(plain, ["fd", "is"], cache=tmp_path).begin(colour_data(), 60)
+        ImageScorer(plain, ["fd", "is"], cache=tmp_path).begin(colour_data(), 60)
     narrow = Reference(torch.zeros(3), torch.eye(3), None)
     with pytest.raises(UserError, match="reference has 3 features"):
         ImageScores(tiny_extractor(), 60, ["fd"], narrow)
@@ -363,7 +363,7 @@ def test_digits_are_scored_without_a_download(
 ) -> None:
     """Held-out digits score far better than independent pixels, black images and noise."""
     data = digits()
-    choice = Scorer(lambda: digits_classifier, ALL, cache=tmp_path)
+    choice = ImageScorer(lambda: digits_classifier, ALL, cache=tmp_path)
     generator = torch.Generator().manual_seed(0)
     donors = torch.randint(len(data.test), data.test.shape, generator=generator)
     fakes = {
