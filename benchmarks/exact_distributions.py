@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from blackout.config.instantiate import instantiate
+from blackout.counts import Shape
 from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
@@ -29,8 +30,8 @@ from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.files import save_picture
-from blackout.posterior.operators import SampleSet, Separable, Shape
-from blackout.posterior.problem import Prior, Streams
+from blackout.posterior.operators import SampleSet, Separable
+from blackout.posterior.prior import Prior, Streams
 from blackout.posterior.rewards import Reward, TiltOperator
 from blackout.protocols import Draw, Drawn, refuse_unknown
 from blackout.random import RandomSource, SampleStreams, cumulative_probabilities, uniform

@@ -20,7 +20,7 @@ from blackout.flows.diagnostics import check_estimates
 from blackout.flows.targets import Ising, Potts, SpinGlass, Target, enumerate_states
 from blackout.flows.weights import estimate_target, exact_references
 from blackout.posterior.diagnostics import r_hat, r_hat_limit
-from blackout.posterior.outputs import COMPARED_COLUMNS, R_HAT_LEVEL
+from blackout.posterior.measurement_checks import COMPARED_COLUMNS, R_HAT_LEVEL
 from blackout.random import fold_seed
 
 CRITICAL = 0.4406868

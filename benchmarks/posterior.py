@@ -60,7 +60,7 @@ from blackout.posterior.diagnostics import psnr
 from blackout.posterior.draw import make_prior
 from blackout.posterior.likelihood_steps import make_step
 from blackout.posterior.method import Run
-from blackout.posterior.problem import Streams
+from blackout.posterior.prior import Streams
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]

@@ -34,9 +34,10 @@ from blackout.posterior import (
     SplitGibbs,
     anneal,
 )
+from blackout.posterior.gathered_samples import COST_COLUMNS
 from blackout.posterior.likelihood_steps import HeatBath, Metropolis
-from blackout.posterior.outputs import COST_COLUMNS, PosteriorOutputs
-from blackout.posterior.problem import Measurements
+from blackout.posterior.measurements import Measurements
+from blackout.posterior.outputs import PosteriorOutputs
 from blackout.posterior.rewards import Tilt
 from blackout.random import SampleStreams
 from blackout.verification.draws import count_states

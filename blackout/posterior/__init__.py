@@ -1,8 +1,9 @@
 """Posterior sampling: inverse problems with a trained model as the prior.
 
-- Problems: `problem`, `operators`, `noise`, `rewards`, `blind`.
+- Problems: `prior`, `problem`, `operators`, `noise`, `rewards`, `blind`, `measurements`.
 - Samplers: `method` (the interface), `split_gibbs`, `noise_denoise`, `particle_baselines`, `auto`.
-- Programs: `draw` and `outputs` are used by `sample.py`, `diagnostics` by both.
+- Programs: `draw` and `outputs` (with `gathered_samples`, `measurement_checks`, `output_files`,
+  `plots` and `truth_comparison`) are used by `sample.py`, `diagnostics` by both.
 """
 
 from blackout.posterior.auto import Auto, Direct, conjugate_state
@@ -26,7 +27,8 @@ from blackout.posterior.operators import (
     Xor,
 )
 from blackout.posterior.particle_baselines import SMC, Overwrite, SteeredParticles
-from blackout.posterior.problem import InverseProblem, Prior, Problem
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import InverseProblem, Problem
 from blackout.posterior.rewards import Classifier, Reward
 from blackout.posterior.split_gibbs import SplitGibbs, anneal
 

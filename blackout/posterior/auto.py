@@ -24,7 +24,8 @@ from blackout.posterior.noise import Binomial, Exact, Flips, to_tensor
 from blackout.posterior.noise_denoise import known_mask
 from blackout.posterior.operators import Identity, Separable
 from blackout.posterior.particle_baselines import SMC, Overwrite
-from blackout.posterior.problem import InverseProblem, Prior, Problem, repeat_rows
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import InverseProblem, Problem, repeat_rows
 from blackout.posterior.split_gibbs import SplitGibbs
 
 # What follows is measured by `python -m benchmarks.posterior_accuracy` on exact posteriors, unless

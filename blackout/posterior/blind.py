@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.counts import Shape
 from blackout.errors import UserError
 from blackout.posterior.noise import Noise
-from blackout.posterior.operators import Shape
 from blackout.posterior.problem import InverseProblem, repeat_rows
 from blackout.random import RandomSource, categorical, uniform
 from blackout.representation import format_fields

@@ -19,14 +19,12 @@ from blackout.diffusion.plots import grid
 from blackout.diffusion.sampler import Sampler
 from blackout.errors import UserError, error_context, refuse
 from blackout.posterior.blind import BlindProblem, parse_unknown
-from blackout.posterior.outputs import COST_COLUMNS, MODEL_DRAW_STEPS, PosteriorOutputs
-from blackout.posterior.problem import (
-    SAMPLE_STRIDE,
-    InverseProblem,
-    Measurements,
-    Prior,
-    read_measurements,
-)
+from blackout.posterior.gathered_samples import COST_COLUMNS
+from blackout.posterior.measurement_checks import MODEL_DRAW_STEPS
+from blackout.posterior.measurements import SAMPLE_STRIDE, Measurements, read_measurements
+from blackout.posterior.outputs import PosteriorOutputs
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import InverseProblem
 from blackout.protocols import (
     Draw,
     Drawn,
@@ -315,7 +313,8 @@ class PosteriorDraw(Draw):
         Yields:
             Indices [b], and arrays: `samples` [b, *shape], `log_likelihood` and `num_repaired`
             [b], `chains` [b, sweeps, ...], `_cost` float64 [b, sweeps, 5] (see
-            `outputs.COST_COLUMNS`); `log_evidence` [b] of particles, and the unknown parameter [b].
+            `gathered_samples.COST_COLUMNS`); `log_evidence` [b] of particles, and the unknown
+            parameter [b].
         """
         if not len(indices):
             return

@@ -17,7 +17,8 @@ from blackout.diffusion.sampler import Sampler
 from blackout.errors import ensure
 from blackout.posterior.diagnostics import CHAIN_STATISTICS, projection_weights
 from blackout.posterior.draw import PosteriorDraw, make_draw
-from blackout.posterior.problem import Prior, Problem
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import Problem
 from blackout.random import SampleStreams
 from blackout.representation import format_arguments, format_fields
 

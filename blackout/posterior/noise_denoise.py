@@ -27,7 +27,8 @@ from blackout.posterior.method import (
     metropolis_accept,
     select_rows,
 )
-from blackout.posterior.problem import InverseProblem, Prior, Problem
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import InverseProblem, Problem
 from blackout.random import SampleStreams, uniform
 
 # times of the moves, in turn: high ones move between modes, low ones change details

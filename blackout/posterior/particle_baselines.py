@@ -27,7 +27,8 @@ from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_samp
 from blackout.errors import check_at_least_one, ensure
 from blackout.posterior.method import Method, Run
 from blackout.posterior.noise_denoise import polish
-from blackout.posterior.problem import InverseProblem, Prior, Problem, repeat_rows
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import InverseProblem, Problem, repeat_rows
 from blackout.random import SampleStreams, systematic_resampling, uniform
 
 DEFAULT_ROLLOUTS = 4  # one-step samples by which a state is valued otherwise

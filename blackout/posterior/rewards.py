@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.counts import Shape
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.posterior.noise import Noise, to_tensor
-from blackout.posterior.operators import Operator, SampleSet, Shape
+from blackout.posterior.operators import Operator, SampleSet
 from blackout.representation import format_fields
 
 

@@ -47,7 +47,8 @@ from blackout.posterior.method import (
 )
 from blackout.posterior.noise import Exact
 from blackout.posterior.noise_denoise import polish
-from blackout.posterior.problem import InverseProblem, Prior, Problem
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import InverseProblem, Problem
 from blackout.random import SampleStreams
 
 # levels are times of the forward process

@@ -29,7 +29,8 @@ from blackout.posterior.auto import Direct, conjugate_state
 from blackout.posterior.coupling import Coupling
 from blackout.posterior.noise import Binomial, Exact, Flips, Poisson
 from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
-from blackout.posterior.problem import InverseProblem, Prior, Streams
+from blackout.posterior.prior import Prior, Streams
+from blackout.posterior.problem import InverseProblem
 from blackout.posterior.split_gibbs import SplitGibbs
 from blackout.random import SampleStreams, categorical
 from blackout.verification.draws import count_states, p_value, state_numbers

@@ -1,0 +1,123 @@
+"""All samples of a posterior draw, grouped by measurement, with their estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.posterior import diagnostics
+from blackout.posterior.problem import InverseProblem
+from blackout.protocols import Samples
+
+# columns of the cost of every sweep of a sample; its seconds are a share of those of its batch
+COST_COLUMNS = ("sweep", "level", "network_evaluations", "likelihood_evaluations", "seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredSamples:
+    """n samples of a posterior draw, of M of its measurements.
+
+    Attributes:
+        draw: the `PosteriorDraw` of the samples.
+        seed: seed of the samples.
+        arrays: arrays of all samples by name, [n, ...].
+        measurement_index: measurement that each sample belongs to, int64 [n].
+        measurement_ids: the measurements that have samples, int64 [M], increasing.
+        position: place of each sample's measurement in `measurement_ids`, int64 [n].
+        rows: samples of each measurement, M tensors of int64.
+        problem: problem of all measurements of the draw.
+        y: all measurements of the draw, float64.
+        truths: counts of all measurements of the draw, or None where they are unknown.
+        mean: mean of the samples of each measurement, float64 [M, *shape].
+        std: their standard deviation, float64 [M, *shape].
+        quantiles: their quantiles, float64 [M, Q, *shape]; see `predictive_quantiles`.
+    """
+
+    draw: Any
+    seed: int
+    arrays: dict[str, Tensor]
+    measurement_index: Tensor
+    measurement_ids: Tensor
+    position: Tensor
+    rows: list[Tensor]
+    problem: InverseProblem
+    y: Tensor
+    truths: Tensor | None
+    mean: Tensor
+    std: Tensor
+    quantiles: Tensor
+
+    @property
+    def x(self) -> Tensor:
+        """Return all samples, counts [n, *shape]."""
+        return self.arrays["samples"]
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """Return the log-likelihood of each sample, float64 [n]."""
+        return self.arrays["log_likelihood"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def truth(self) -> Tensor | None:
+        """Return the truths of the M measurements, counts [M, *shape]; None if unknown."""
+        return None if self.truths is None else self.truths[self.measurement_ids]
+
+    @property
+    def numbers(self) -> Tensor:
+        """Return the numbers of the M measurements in their split or file, int64 [M]."""
+        numbers: Tensor = self.draw.measurements.numbers[self.measurement_ids]
+        return numbers
+
+
+def gather_samples(
+    draw: Any, seed: int, batches: Sequence[tuple[Tensor, Samples]]
+) -> GatheredSamples:
+    """Concatenate batches, and compute means, deviations and quantiles by measurement.
+
+    Args:
+        draw: the `PosteriorDraw` of the samples.
+        seed: seed of the samples.
+        batches: (rows of the draw, int64 [b]; arrays of the batch by name, [b, ...]).
+    """
+    # 1. All samples.
+    names = batches[0][1]
+    arrays = {name: torch.cat([samples[name] for _, samples in batches]) for name in names}
+
+    # 2. Their measurements, and the rows of each.
+    indices = torch.cat([indices for indices, _ in batches])
+    measurement_index = indices // draw.num_samples
+    measurement_ids, position = measurement_index.unique(return_inverse=True)
+    rows = [(measurement_index == m).nonzero()[:, 0] for m in measurement_ids]
+    y, truths = draw.measurements.simulate(seed)
+
+    # 3. Estimates.
+    groups = [arrays["samples"][group_rows].double() for group_rows in rows]
+    return GatheredSamples(
+        draw,
+        seed,
+        arrays,
+        measurement_index,
+        measurement_ids,
+        position,
+        rows,
+        draw.measurements.problem(seed),
+        y,
+        truths,
+        mean=torch.stack([group.mean(0) for group in groups]),
+        std=torch.stack([standard_deviation(group) for group in groups]),
+        quantiles=torch.stack([diagnostics.predictive_quantiles(group) for group in groups]),
+    )
+
+
+def standard_deviation(x: Tensor) -> Tensor:
+    """Return the standard deviation over samples [S, ...], with divisor S - 1; 0 for one sample."""
+    return x.std(0) if len(x) > 1 else torch.zeros_like(x[0])
