@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from blackout.training.export import load_trained
+from blackout.training.loading import load_trained
 
 
 def row(run: Path, file: Path, options: argparse.Namespace) -> str:

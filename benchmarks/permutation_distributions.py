@@ -24,7 +24,7 @@ from blackout.permutations.plots import lists
 from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.permutations.shuffle.decoding import Denoiser, Sample, prepend_first
 from blackout.random import SampleStreams
-from blackout.training.export import load_model
+from blackout.training.loading import load_model
 from blackout.training.model import evaluating
 
 MOST_ITEMS = 5

@@ -38,7 +38,7 @@ from blackout.flows.targets import Target
 from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, LearnedEnergy, decode, encode
 from blackout.flows.weights import jackknife_error, log_mean_exp
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.export import load_model
+from blackout.training.loading import load_model
 
 _POINTS = 512
 _TIMES = 6

@@ -9,14 +9,14 @@ from blackout.version import __version__
 if TYPE_CHECKING:
     from blackout.cli.from_data import from_data
     from blackout.diffusion.model import BlackoutDiffusion
-    from blackout.training.export import load_model
+    from blackout.training.loading import load_model
 
 __all__ = ["BlackoutDiffusion", "__version__", "from_data", "load_model"]
 
 _HOMES = {
     "BlackoutDiffusion": "blackout.diffusion.model",
     "from_data": "blackout.cli.from_data",
-    "load_model": "blackout.training.export",
+    "load_model": "blackout.training.loading",
 }
 
 

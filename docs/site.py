@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "", "CHANGELOG.md": "", "SECURITY.md": ""}
 FIRST = {
     "blackout.cli.from_data.from_data": "a model of counts in memory, for a Lightning Trainer",
-    "blackout.training.export.load_model": "a trained model, of a run or an export",
+    "blackout.training.loading.load_model": "a trained model, of a run or an export",
     "blackout.training.model.Model": "what every model can do: `sample`, `batches`, `push_to_hub`",
     "blackout.diffusion.model.BlackoutDiffusion": "network, head, process, schedule, loss, sampler",
     "blackout.data.count_data.CountData": "training, validation and test counts, and their facts",

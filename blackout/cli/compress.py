@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blackout.errors import CommandParser, escaped, run_command
-from blackout.training.export import load_trained
+from blackout.training.loading import load_trained
 
 
 def main(words: list[str] | None = None) -> None:

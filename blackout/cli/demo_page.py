@@ -23,7 +23,7 @@ from blackout.cli.pictures import Trajectory
 from blackout.errors import UserError, escaped, refuse
 from blackout.files import refuse_address, replacing_folder
 from blackout.protocols import Draw, Samples
-from blackout.training.export import load_trained
+from blackout.training.loading import load_trained
 from blackout.version import install_command
 
 PICTURE_SIDE = 512  # pixels to which small pictures are enlarged, by a whole factor

@@ -15,8 +15,8 @@ from blackout.config.descriptions import add_defaults
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden, optional_path
 from blackout.errors import UserError, escaped, refuse
-from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
+from blackout.training.loading import load_trained
 from blackout.training.model import Model
 
 # settings of this program; all others belong to the model's family

@@ -68,9 +68,10 @@ from blackout.training.checkpoint_files import (
     rename_damaged_checkpoint,
 )
 from blackout.training.data_module import SourceDataModule
-from blackout.training.export import check_loadable, start_from
+from blackout.training.export import check_loadable
 from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule
+from blackout.training.loading import start_from
 from blackout.training.loggers import continue_run, dashboards
 from blackout.training.model import Model
 from blackout.training.optimization import Optimization

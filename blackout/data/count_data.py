@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.conditions import MIN_CONDITION_SAMPLES, describe_condition, matching_rows
+from blackout.data.count_checks import check_counts, check_labels
 from blackout.data.count_statistics import (
     Sums,
     compute_sums,
@@ -22,25 +24,21 @@ from blackout.data.count_statistics import (
     neighbour_correlation,
     total_dispersion,
 )
-from blackout.data.formats import check_range, to_counts
+from blackout.data.formats import to_counts
 from blackout.data.in_memory import read_arrays, read_classes
-from blackout.data.labels import Level, decode_labels
+from blackout.data.labels import Level
 from blackout.data.on_disk import DiskCounts
-from blackout.data.splits import DEFAULT_VALIDATION, SplitRows, split_samples
-from blackout.errors import UserError, ensure, refuse
+from blackout.data.split_arrays import complement, split_arrays, take_rows
+from blackout.data.splits import DEFAULT_VALIDATION, split_samples
+from blackout.errors import UserError, refuse
 from blackout.protocols import Split
 
 SPLITS: tuple[Split, ...] = get_args(Split)
-PART_SUFFIXES = (
-    "",
-    "_labels",
-    "_observed",
-)  # of the fields of a split: `train`, `train_labels`, ...
+# endings of the fields of a split: `train`, `train_labels`, `train_observed`
+FIELD_SUFFIXES = ("", "_labels", "_observed")
 NO_SAMPLES = torch.empty(0, dtype=torch.uint8)
-MIN_CONDITION_SAMPLES = 10  # of training and of test data that are compared under a condition
 MAX_LABEL_COUNTS = 1 << 16  # labels whose frequencies are passed to a model
 MIN_SERIES_CORRELATION = 0.1  # of neighbours beyond that of all pairs, in a series
-SHAPES = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +118,7 @@ class CountData:
         return f"{type(self).__name__}({self})"
 
     def __post_init__(self) -> None:
-        # the dataclass is frozen; fields are converted here, once, so that everyone may rely on
-        # dtypes
+        # fields of the frozen dataclass are converted here, so that all code may rely on dtypes
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
             raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
@@ -176,7 +173,7 @@ class CountData:
         rows = split_samples(len(tensor), validation, holdout, seed, classes)
         if max_count is None:
             max_count = int(tensor.max())
-        parts = split_parts(rows, {"": tensor, "_labels": classes})
+        parts = split_arrays(rows, {"": tensor, "_labels": classes})
         return cls(
             name,
             max_count=max_count,
@@ -205,7 +202,7 @@ class CountData:
     @property
     def num_classes(self) -> int | None:
         """Number of labels, with all combinations of covariates; None without labels."""
-        all_labels = [self._split_parts(split)[1] for split in SPLITS]
+        all_labels = [self._arrays(split)[1] for split in SPLITS]
         max_labels = [
             int(labels.max()) for labels in all_labels if labels is not None and len(labels)
         ]
@@ -283,13 +280,10 @@ class CountData:
 
     def size(self, split: Split) -> int:
         """Return the number of samples of a split."""
-        return len(self._split_parts(split)[0])
+        return len(self._arrays(split)[0])
 
     def batch(
-        self,
-        split: Split,
-        index: Tensor,
-        augment: Tensor | None = None,
+        self, split: Split, index: Tensor, augment: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return the samples with these numbers.
 
@@ -304,7 +298,7 @@ class CountData:
             [b], on the CPU. Where entries are missing, counts are 0 and `observed`, bool [b,
             *shape], is False.
         """
-        counts, labels, observed = self._split_parts(split)
+        counts, labels, observed = self._arrays(split)
         if split == "train":
             counts = self._train_on_device
         batch = {"x0": counts.index_select(0, index.to(counts.device, non_blocking=True))}
@@ -330,7 +324,7 @@ class CountData:
         It identifies the data that a model was trained on or compared with.
         """
         if split not in self._fingerprints:
-            counts, _, observed = self._split_parts(split)
+            counts, _, observed = self._arrays(split)
             digest = hashlib.sha256(f"{counts.dtype} {tuple(counts.shape)}\n".encode())
             for values in (counts, observed):
                 if values is None:
@@ -363,14 +357,14 @@ class CountData:
         """
         if self.val_rows is None:
             return self
-        train_rows = _complement(self.val_rows, len(self.train))
+        train_rows = complement(self.val_rows, len(self.train))
         parts: dict[str, Any] = {
             "val": NO_SAMPLES,
             "val_labels": None,
             "val_observed": None,
             "val_rows": None,
         }
-        for suffix in PART_SUFFIXES:
+        for suffix in FIELD_SUFFIXES:
             train = getattr(self, f"train{suffix}")
             val = getattr(self, f"val{suffix}")
             if isinstance(train, DiskCounts):
@@ -401,23 +395,14 @@ class CountData:
             message = "has no labels, which a comparison by class needs"
             raise UserError(f"{self.name} {message}: dataset.labels=<column>")
         # 1. Describe the condition.
-        sizes = [len(values) for values in self.covariates.values()]
-        classes, *levels = decode_labels(labels, sizes)
-        numbers = classes.unique().tolist()
-        names = self.class_names
-        class_names = [names[number] if number < len(names) else number for number in numbers]
-        condition: dict[str, Any] = {"classes": class_names}
-        for (name, values), level in zip(self.covariates.items(), levels, strict=True):
-            selected = [values[k] for k in level.unique().tolist()]
-            is_text = isinstance(selected[0], str)
-            condition[name] = selected if is_text else [selected[0], selected[-1]]
+        condition = describe_condition(labels, self.class_names, self.covariates)
 
         # 2. Select the samples.
         rows = {}
         for split in SPLITS:
-            split_labels = self._split_parts(split)[1]
+            split_labels = self._arrays(split)[1]
             assert split_labels is not None
-            rows[split] = _matching_rows(labels, split_labels, self.covariates)
+            rows[split] = matching_rows(labels, split_labels, self.covariates)
         for split_name, split in (("training", "train"), ("test", "test")):
             num_samples = len(rows[split])
             if num_samples < MIN_CONDITION_SAMPLES:
@@ -426,22 +411,19 @@ class CountData:
                 raise UserError(f"{self.name}: {problem}; {needed}: leave out evaluate=true")
         return self._select(rows, condition=condition)
 
-    def _split_parts(
-        self,
-        split: Split,
-    ) -> tuple[Tensor | DiskCounts, Tensor | None, Tensor | None]:
+    def _arrays(self, split: Split) -> tuple[Tensor | DiskCounts, Tensor | None, Tensor | None]:
         """Return counts, labels and observed entries of a split."""
-        counts, labels, observed = (getattr(self, split + suffix) for suffix in PART_SUFFIXES)
+        counts, labels, observed = (getattr(self, split + suffix) for suffix in FIELD_SUFFIXES)
         return counts, labels, observed
 
     def _select(self, rows: Mapping[Split, Tensor], **changes: Any) -> CountData:
         """Select samples by split, int64, increasing; `changes` are further fields."""
         parts: dict[str, Any] = {}
         for split, split_rows in rows.items():
-            for suffix in PART_SUFFIXES:
+            for suffix in FIELD_SUFFIXES:
                 parts[split + suffix] = take_rows(getattr(self, split + suffix), split_rows)
         if self.val_rows is not None:
-            train_rows = _complement(self.val_rows, len(self.train))[rows["train"]]
+            train_rows = complement(self.val_rows, len(self.train))[rows["train"]]
             val_rows = self.val_rows[rows["val"]]
             parts["val_rows"] = torch.searchsorted(train_rows, val_rows) + torch.arange(
                 len(val_rows),
@@ -451,21 +433,21 @@ class CountData:
     def _set_empty_validation(self) -> None:
         """Make the validation data an empty part of the training data, of its shape and dtype."""
         no_rows = torch.empty(0, dtype=torch.int64)
-        for suffix in PART_SUFFIXES:
+        for suffix in FIELD_SUFFIXES:
             empty = take_rows(getattr(self, f"train{suffix}"), no_rows)
             object.__setattr__(self, f"val{suffix}", empty)
         object.__setattr__(self, "val_rows", None)
 
     def _check_split(self, split: Split) -> None:
         """Check the parts of a split, and convert counts and labels."""
-        counts, labels, observed = self._split_parts(split)
-        _check_counts(f"{self.name} {split} data", counts, self.max_count)
+        counts, labels, observed = self._arrays(split)
+        check_counts(f"{self.name} {split} data", counts, self.max_count)
         counts = counts.to(count_dtype(self.max_count))
         if isinstance(counts, Tensor):
             counts = counts.contiguous()
         object.__setattr__(self, split, counts)
         if labels is not None:
-            _check_labels(f"{self.name} {split} labels", labels, len(counts))
+            check_labels(f"{self.name} {split} labels", labels, len(counts))
             object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
         if observed is not None and (
             observed.dtype != torch.bool or observed.shape != counts.shape
@@ -507,117 +489,6 @@ def split_array(
         return CountData.from_array(counts, labels, validation=validation)
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def split_parts(rows: SplitRows, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Divide arrays of all samples into arguments of `CountData`.
-
-    Args:
-        rows: numbers of the samples of each split.
-        arrays: by suffix: "" for counts, "_labels", "_observed"; each may be None.
-
-    Returns:
-        Arrays by name, such as `train` and `train_labels`, and `val_rows`.
-    """
-    parts: dict[str, Any] = {}
-    for split, split_rows in rows._asdict().items():
-        for suffix, values in arrays.items():
-            parts[split + suffix] = take_rows(values, split_rows)
-    if len(rows.val) and not torch.isin(rows.val, rows.train).any():
-        parts["val_rows"] = torch.searchsorted(rows.train, rows.val) + torch.arange(len(rows.val))
-    return parts
-
-
-def take_rows(values: Any, rows: Tensor) -> Any:
-    """Return rows, int64 or bool, of a tensor, of `DiskCounts` (which stay on disk), or of None."""
-    if values is None:
-        return None
-    return values.take(rows) if isinstance(values, DiskCounts) else values[rows]
-
-
-def _complement(rows: Tensor, size: int) -> Tensor:
-    """Return the `size` smallest whole numbers that are not in `rows`, int64, increasing."""
-    is_free = torch.ones(size + len(rows), dtype=torch.bool)
-    is_free[rows] = False
-    return torch.nonzero(is_free).flatten()
-
-
-def _matching_rows(
-    requested: Tensor,
-    labels: Tensor,
-    covariates: Mapping[str, Sequence[Level]],
-) -> Tensor:
-    """Return the numbers of the samples with labels [N] that match requested labels.
-
-    See `CountData.select_condition`.
-
-    Returns:
-        int64 [n], increasing.
-    """
-    sizes = [len(values) for values in covariates.values()]
-    requested_classes, *requested_levels = decode_labels(requested, sizes)
-    classes, *levels = decode_labels(labels, sizes)
-
-    # 1. Samples whose covariates match.
-    is_match = torch.ones_like(labels, dtype=torch.bool)
-    for values, level, requested_level in zip(
-        covariates.values(), levels, requested_levels, strict=True
-    ):
-        if isinstance(values[0], str):
-            is_match &= torch.isin(level, requested_level)
-        else:
-            is_match &= (level >= requested_level.min()) & (level <= requested_level.max())
-
-    # 2. The largest total for which every class has its requested fraction, to half a sample.
-    class_numbers, frequencies = requested_classes.unique(return_counts=True)
-    fractions = (frequencies / frequencies.sum()).tolist()
-    members = [torch.nonzero(is_match & (classes == k)).flatten() for k in class_numbers]
-    totals = [
-        (len(rows) + 0.5) / fraction for rows, fraction in zip(members, fractions, strict=True)
-    ]
-    total = min(totals)
-
-    # 3. Evenly spaced samples of every class.
-    selected = []
-    for rows, fraction in zip(members, fractions, strict=True):
-        num_samples = min(len(rows), round(fraction * total))
-        spaced = torch.arange(num_samples) * len(rows) // max(num_samples, 1)
-        selected.append(rows[spaced])
-    return torch.cat(selected).sort().values
-
-
-def _check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None:
-    """Refuse values that are not counts in 0, ..., max_count, or another shape.
-
-    Raises:
-        ValueError: names the first such value.
-    """
-    if isinstance(counts, Tensor):
-        _check_integers(f"{name}: counts", counts)
-    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
-        raise ValueError(f"{name}: the shape must be {SHAPES}, got {list(counts.shape)}")
-    ensure(len(counts) != 0, f"{name}: at least one sample is needed, got none")
-    limits = torch.iinfo(counts.dtype)
-    if limits.min >= 0 and limits.max <= max_count:
-        return
-    if isinstance(counts, DiskCounts) and counts.max() <= max_count:
-        return
-    for first, chunk in iterate_chunks(counts):
-        limit = f"max_count={max_count}"
-        check_range(f"{name}: counts", chunk.cpu().numpy(), max_count, limit, first)
-
-
-def _check_labels(name: str, labels: Tensor, num_samples: int) -> None:
-    """Refuse labels that are not whole numbers [num_samples] of at least 0."""
-    _check_integers(f"{name}: labels", labels)
-    message = f"one label per sample is needed, [{num_samples}], got {list(labels.shape)}"
-    ensure(labels.shape == (num_samples,), f"{name}: {message}")
-    ensure(labels.min() >= 0, f"{name}: labels must not be negative, got {int(labels.min())}")
-
-
-def _check_integers(name: str, values: Tensor) -> None:
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be integers, got {values.dtype}")
 
 
 def _mirror(x0: Tensor, is_mirrored: Tensor) -> Tensor:

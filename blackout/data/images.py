@@ -17,9 +17,10 @@ from rich.progress import track
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, split_parts
+from blackout.data.count_data import CountData
 from blackout.data.findings import Note
 from blackout.data.on_disk import pack_rows, stays_on_disk
+from blackout.data.split_arrays import split_arrays
 from blackout.data.splits import split_samples
 from blackout.errors import UserError, ensure, refuse
 from blackout.safe_reading import check_size, open_regular, reading, stored_bytes
@@ -205,7 +206,7 @@ def image_folder(  # noqa: PLR0913 - built from YAML
     labels, class_names = _subfolder_labels(root, files)
     rows = split_samples(len(files), validation, holdout, seed, labels)
     name = Path(os.path.realpath(root)).name or "image_folder"
-    parts = split_parts(rows, {"": counts, "_labels": labels})
+    parts = split_arrays(rows, {"": counts, "_labels": labels})
     return CountData(name, max_count=max_value, class_names=class_names, **parts)
 
 

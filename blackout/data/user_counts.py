@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import MAX_LABEL_COUNTS, CountData, split_parts
+from blackout.data.count_data import MAX_LABEL_COUNTS, CountData
 from blackout.data.count_statistics import load_samples
 from blackout.data.file_columns import encode_sequences, format_array_names, select_columns
 from blackout.data.file_counts import CountTable, check_stored_numbers, load_counts, read_table
@@ -33,6 +33,7 @@ from blackout.data.labels import (
     read_label_file,
 )
 from blackout.data.missing import FINITE, Donors, impute_missing
+from blackout.data.split_arrays import split_arrays
 from blackout.data.splits import (
     DEFAULT_HOLDOUT,
     DEFAULT_VALIDATION,
@@ -308,7 +309,7 @@ def _take_validation_parts(
     train_rows, val_rows = take_validation(len(train), num_validation, seed, labels)
     rows = SplitRows(train_rows, val_rows, torch.empty(0, dtype=torch.int64))
     arrays = {"": train, "_labels": labels, "_observed": parts["train_observed"]}
-    divided = split_parts(rows, arrays)
+    divided = split_arrays(rows, arrays)
     return {name: part for name, part in divided.items() if not name.startswith("test")}
 
 
@@ -368,7 +369,7 @@ def _label_and_split(
     rows = _split(table, class_labels, holdout)
     arrays = {"": table.counts, "_labels": combined_labels, "_observed": table.observed}
     return {
-        **split_parts(rows, arrays),
+        **split_arrays(rows, arrays),
         "class_names": classes.names,
         "class_values": classes.values,
         "covariates": levels,

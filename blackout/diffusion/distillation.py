@@ -36,7 +36,7 @@ from blackout.errors import UserError, ensure, error_context
 from blackout.networks import CountNetwork
 from blackout.networks.inputs import time_index
 from blackout.random import RandomSource, SampleStreams, fold_seed, low_discrepancy, uniform
-from blackout.training.export import read_model
+from blackout.training.model_files import read_model
 
 # Noise is passed next to the counts as bytes, uniform on 0..255, with this mean and this standard
 # deviation.

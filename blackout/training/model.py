@@ -19,8 +19,8 @@ from blackout.component import Plain, freeze
 from blackout.distributed import has_bfloat16
 from blackout.errors import UserError, refuse
 from blackout.protocols import Drawn, Source
-from blackout.training.export import Pretrained
 from blackout.training.optimization import EMA
+from blackout.training.pretrained import Pretrained
 
 # Keys of the uses of a run's seed. Those of a family need other values. The order of the epochs 0,
 # 1, 2, ... and the initial weights have keys of a single number, so theirs must not agree: no epoch

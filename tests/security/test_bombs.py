@@ -31,7 +31,8 @@ from blackout.safe_reading import (
     read_rows,
 )
 from blackout.training.checkpoint_files import read_checkpoint
-from blackout.training.export import load_model, read_model
+from blackout.training.loading import load_model
+from blackout.training.model_files import read_model
 from tests.cli.conftest import ROOT, TINY
 
 EXTRA_BYTES = 1 << 30  # memory that a reader may use

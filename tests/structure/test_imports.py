@@ -19,7 +19,7 @@ HEAVY = {
 }
 MODULES = (
     "blackout.data",
-    "blackout.training.export",
+    "blackout.training.pretrained",
     "blackout.diffusion",
     "blackout.permutations.coded",
 )

@@ -33,7 +33,7 @@ from blackout.flows.graphs.solvers import (
     simulated_annealing,
     solve_exactly,
 )
-from blackout.training.export import load_model
+from blackout.training.loading import load_model
 
 MAX_CHAINS = 1 << 20
 MAX_COLOURS = 255  # colours are uint8

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.errors import UserError, ensure, refuse
 from blackout.flows.targets.base import Target, all_states, read_arrays
-from blackout.training.export import load_model
+from blackout.training.loading import load_model
 
 BITS_PER_COORDINATE = 16  # a sign bit and 15 bits of Gray code (Ou et al. 2025, section 4.1)
 # Initial weights of the first layer over PyTorch's. With spins of ±1 in place of bits it would be
