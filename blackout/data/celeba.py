@@ -84,7 +84,7 @@ def _decode_splits(data_dir: Path, home: Path, caches: dict[str, Path]) -> None:
 def _read_face(file: Path) -> Image.Image:
     image = read_image(file, "RGB")
     width, height = ALIGNED_SIZE
-    message = f"must be {width} x {height} pixels, got {image.width} x {image.height}"
+    message = f"must be {width} x {height} pixels, not {image.width} x {image.height}"
     refuse(image.size != ALIGNED_SIZE, f"{file}: {message}")
     return crop_and_resize(image, SIZE, CROP)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blackout.data.count_statistics import (
-    iterate_chunks,
-)
+from blackout.data.count_statistics import iterate_chunks
 from blackout.data.formats import check_range
 from blackout.data.on_disk import DiskCounts
 from blackout.errors import ensure
@@ -24,8 +22,8 @@ def check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None
     if isinstance(counts, Tensor):
         _check_integers(f"{name}: counts", counts)
     if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
-        raise ValueError(f"{name}: the shape must be {SHAPES}, got {list(counts.shape)}")
-    ensure(len(counts) != 0, f"{name}: at least one sample is needed, got none")
+        raise ValueError(f"{name}: the shape must be {SHAPES}, not {list(counts.shape)}")
+    ensure(len(counts) != 0, f"{name}: at least one sample is needed")
     limits = torch.iinfo(counts.dtype)
     if limits.min >= 0 and limits.max <= max_count:
         return
@@ -38,12 +36,12 @@ def check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None
 
 def check_labels(name: str, labels: Tensor, num_samples: int) -> None:
     """Refuse labels that are not whole numbers [num_samples] of at least 0."""
-    _check_integers(f"{name}: labels", labels)
-    message = f"one label per sample is needed, [{num_samples}], got {list(labels.shape)}"
-    ensure(labels.shape == (num_samples,), f"{name}: {message}")
-    ensure(labels.min() >= 0, f"{name}: labels must not be negative, got {int(labels.min())}")
+    _check_integers(name, labels)
+    needed = f"one per sample, [{num_samples}]"
+    ensure(labels.shape == (num_samples,), f"{name} must be {needed}, not {list(labels.shape)}")
+    ensure(labels.min() >= 0, f"{name} must be at least 0, not {int(labels.min())}")
 
 
 def _check_integers(name: str, values: Tensor) -> None:
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be integers, got {values.dtype}")
+        raise ValueError(f"{name} must be integers, not {values.dtype}")

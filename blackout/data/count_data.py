@@ -121,7 +121,7 @@ class CountData:
         # fields of the frozen dataclass are converted here, so that all code may rely on dtypes
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
-            raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
+            raise ValueError(f"{self.name}: max_count must be {limits}, not {self.max_count!r}")
         for split in SPLITS:
             if split == "val" and len(self.val) == 0:
                 self._set_empty_validation()
@@ -455,7 +455,7 @@ class CountData:
             shape = list(counts.shape)
             raise ValueError(f"{self.name}: {split}_observed must be booleans {shape}")
         if counts.shape[1:] != self.train.shape[1:]:
-            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
+            shapes = f"not {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
             message = f"train and {split} samples must have the same shape"
             raise ValueError(f"{self.name}: {message}, {shapes}")
         if (labels is None) != (self.train_labels is None):

@@ -79,13 +79,13 @@ def patches(
     from sklearn.datasets import load_sample_images  # only here: it is slow to import
 
     # 1. Check the arguments.
-    values = f"got size={size}, stride={stride}"
+    values = f"not size={size}, stride={stride}"
     ensure(size >= 1 and stride >= 1, f"patches: size and stride must be at least 1, {values}")
     allowed = "a fraction between 0 and 1 (both excluded)"
-    ensure(0 < holdout < 1, f"patches: holdout must be {allowed}, got {holdout}")
+    ensure(0 < holdout < 1, f"patches: holdout must be {allowed}, not {holdout}")
     allowed = f"a fraction of at least 0 that leaves some of the width next to holdout={holdout}"
     is_valid = 0 <= validation < 1 - holdout
-    ensure(is_valid, f"patches: validation must be {allowed}, got {validation}")
+    ensure(is_valid, f"patches: validation must be {allowed}, not {validation}")
 
     # 2. Divide the width.
     images = load_sample_images().images
@@ -104,7 +104,7 @@ def patches(
     fractions = f"holdout={holdout} and validation={validation}"
     ensure(
         size <= max_size,
-        f"patches: size must be at most {max_size} with {fractions}, got {size}",
+        f"patches: size must be at most {max_size} with {fractions}, not {size}",
     )
 
     # 3. Crop.

@@ -169,13 +169,13 @@ def image_folder(  # noqa: PLR0913 - built from YAML
         (1, 16, 16)
     """
     root = Path(path).expanduser()
-    ensure(size >= 1, f"image_folder: size must be at least 1, got {size}")
+    ensure(size >= 1, f"image_folder: size must be at least 1, not {size}")
     if channels is not None and channels not in MODES:
         allowed = ", ".join(map(str, MODES))
-        raise ValueError(f"image_folder: channels must be one of {allowed}, got {channels}")
+        raise ValueError(f"image_folder: channels must be one of {allowed}, not {channels}")
     max_value = 255 if max_count is None else max_count
     limits = "max_count must be between 1 and 255 for 8-bit images"
-    ensure(1 <= max_value <= 255, f"image_folder: {limits}, got {max_value}")
+    ensure(1 <= max_value <= 255, f"image_folder: {limits}, not {max_value}")
 
     # 1. Decode the images, or leave them on disk.
     files = _list_images(root)

@@ -109,7 +109,7 @@ def read_classes(labels: Any, data: ArrayData) -> Classes:
         labels = labels.cpu()
     array = drop_unit_axes(_to_text(np.asarray(labels)))
     num_samples = data.counts.shape[0]
-    message = f"one label per sample is needed, [{num_samples}], got {list(array.shape)}"
+    message = f"labels must be one per sample, [{num_samples}], not {list(array.shape)}"
     ensure(array.shape == (num_samples,), message)
     if array.dtype.kind in "iub" and name == LABELS:
         return Classes(torch.from_numpy(array.astype(np.int64)))

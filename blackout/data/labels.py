@@ -142,10 +142,10 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
     ensure(name in columns, f"there is no column {name!r}, found {column_names}")
     column = drop_unit_axes(np.asarray(columns[name]))
     num_samples = len(columns[TOTAL])
-    message = f"one label per sample is needed, [{num_samples}], got {list(column.shape)}"
+    message = f"labels must be one per sample, [{num_samples}], not {list(column.shape)}"
     ensure(column.shape == (num_samples,), message)
     is_supported = column.dtype.kind in "iufbU"
-    ensure(is_supported, f"column {name!r} must hold text or numbers, got {column.dtype}")
+    ensure(is_supported, f"column {name!r} must hold text or numbers, not {column.dtype}")
     if column.dtype.kind == "U":
         is_missing = np.isin(column, sorted(MISSING_WORDS))
     else:
@@ -215,7 +215,7 @@ def _encode_bins(name: str, column: Array, bins: int) -> tuple[Array, tuple[str,
         The bin of every sample, int64 [N], and the range of each bin as text; there are fewer bins
         where many values are equal.
     """
-    ensure(bins >= 1, f"bins must be at least 1, got {bins}")
+    ensure(bins >= 1, f"bins must be at least 1, not {bins}")
     edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
     bin_numbers = np.searchsorted(edges, column, side="right")
     occupied, codes = np.unique(bin_numbers, return_inverse=True)

@@ -62,7 +62,7 @@ def mask_missing(
     else:
         observed = np.ones(array.shape, dtype=bool)
     if observed.shape != array.shape:
-        shapes = f"{list(array.shape)}, got {list(observed.shape)}"
+        shapes = f"{list(array.shape)}, not {list(observed.shape)}"
         raise ValueError(f"the mask must be of the counts' shape {shapes}")
     return np.where(observed, array, 0), None if observed.all() else observed
 
@@ -133,5 +133,5 @@ def _read_mask(mask: str, arrays: Mapping[str, Any]) -> Array:
     is_number = array.dtype.kind in "biuf"
     if not is_number or not bool((np.isfinite(array) & (array == np.floor(array))).all()):
         allowed = "booleans or whole numbers, not 0 where an entry was observed"
-        raise ValueError(f"a mask must hold {allowed}; got {array.dtype}")
+        raise ValueError(f"a mask must hold {allowed}, not {array.dtype}")
     return array.astype(bool)

@@ -98,7 +98,7 @@ def take_validation(
         return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     counts = f"{num_validation:,} of {count:,} training samples"
     is_possible = 1 <= num_validation < count
-    ensure(is_possible, f"validation must leave at least one sample to train on, got {counts}")
+    ensure(is_possible, f"validation must leave at least one sample to train on, not take {counts}")
     return held_out_split(count, num_validation / count, seed, labels)
 
 
@@ -150,7 +150,7 @@ def held_out_split(
     References: this project; checked in tests/data/test_splits.py.
     """
     _check_holdout(holdout)
-    ensure(count >= 1, "at least one sample is needed, got none")
+    ensure(count >= 1, "at least one sample is needed")
     if count == 1:
         return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -216,7 +216,7 @@ def split_groups(
 
 def _check_holdout(holdout: float) -> None:
     allowed = "a fraction between 0 and 1 (both excluded)"
-    ensure(0 < holdout < 1, f"holdout must be {allowed}, got {holdout}")
+    ensure(0 < holdout < 1, f"holdout must be {allowed}, not {holdout}")
 
 
 def _num_leading_groups(sizes: npt.NDArray[Any], target: float) -> int:

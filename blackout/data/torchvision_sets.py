@@ -225,7 +225,7 @@ def _read_mnist(
     """Read a data set with the format of MNIST; see `mnist` and `open_torchvision`."""
     from torchvision.datasets.mnist import read_image_file, read_label_file
 
-    ensure(size in (28, 32), f"{name}: size must be 28, or 32 with zero padding, got {size}")
+    ensure(size in (28, 32), f"{name}: size must be 28, or 32 with zero padding, not {size}")
     folder = f"{dataset.__name__}/raw"
     home = Path(data_dir).expanduser() / folder
     for file_name in sums:

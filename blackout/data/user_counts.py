@@ -342,12 +342,12 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
     array = drop_unit_axes(np.asarray(array))
-    ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, got {array.dtype}")
+    ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, not {array.dtype}")
     largest = int(array.max(initial=0))
     max_classes = max(MAX_LABEL_COUNTS, len(array))
     ensure(
         largest < max_classes,
-        f"{name} must be below {max_classes:,}, got {largest:,}, because a model has weights for "
+        f"{name} must be below {max_classes:,}, not {largest:,}, because a model has weights for "
         "every class: number the classes 0, 1, 2, ...",
     )
     return torch.from_numpy(array.astype(np.int64))
@@ -363,8 +363,8 @@ def _label_and_split(
     """
     class_labels = classes.labels
     if class_labels is not None and class_labels.shape != table.counts.shape[:1]:
-        shapes = f"[{len(table.counts)}], got {list(class_labels.shape)}"
-        raise ValueError(f"one label per sample is needed, {shapes}")
+        shapes = f"[{len(table.counts)}], not {list(class_labels.shape)}"
+        raise ValueError(f"labels must be one per sample, {shapes}")
     combined_labels, levels = _add_covariates(class_labels, covariates, table.columns)
     rows = _split(table, class_labels, holdout)
     arrays = {"": table.counts, "_labels": combined_labels, "_observed": table.observed}

@@ -96,9 +96,9 @@ class HollowBody(nn.Module):
 
     def __init__(self, width: int, layers: int = 0, heads: int = 1) -> None:
         super().__init__()
-        ensure(width >= 1, f"channels must be at least 1, got {width}")
-        ensure(layers >= 0, f"layers must be at least 0, got {layers}")
-        message = f"channels must be a multiple of heads, got channels={width} and heads={heads}"
+        ensure(width >= 1, f"channels must be at least 1, not {width}")
+        ensure(layers >= 0, f"layers must be at least 0, not {layers}")
+        message = f"channels must be a multiple of heads, not channels={width} and heads={heads}"
         ensure(width % heads == 0, message)
         self.width = width
 
@@ -423,8 +423,8 @@ class LEConvolution(LocallyEquivariant):
             if size % 2 == 0 or not 3 <= size <= min(lattice):
                 raise ValueError(
                     f"kernels must be odd, from 3 to the side of the lattice ({min(lattice)}), "
-                    f"got {size}: a wider window wraps around and sees the site itself"
+                    f"not {size}: a wider window wraps around and sees the site itself"
                 )
-        ensure(kernels, "kernels must have at least one window, got []")
+        ensure(kernels, "kernels must have at least one window, not []")
         body = _ConvolutionBody(lattice, levels, channels, kernels)
         super().__init__(body, levels, heat_bath, partition)

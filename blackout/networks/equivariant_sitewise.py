@@ -319,7 +319,7 @@ class GraphSitewiseBody(_SitewiseBody):
         self, distances: int, channels: int, layers: int, messages: int, reach: int, relayed: int
     ) -> None:
         super().__init__(channels, layers)
-        ensure(1 <= reach < distances, f"reach must be between 1 and {distances - 1}, got {reach}")
+        ensure(1 <= reach < distances, f"reach must be between 1 and {distances - 1}, not {reach}")
         self.first = nn.Linear(2 * (distances - 1), channels)
         self.messages = GraphMessages(messages, channels, reach) if messages else None
         self.relayed = RelayedMessages(relayed, channels) if relayed else None

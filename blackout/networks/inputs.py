@@ -56,7 +56,7 @@ class PaperInputs:
     max_count: int
 
     def __post_init__(self) -> None:
-        message = f"max_count of the network's inputs must be at least 1, got {self.max_count}"
+        message = f"max_count of the network's inputs must be at least 1, not {self.max_count}"
         ensure(self.max_count >= 1, message)
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class StandardisedInputs:
         if not (0 <= self.mean < math.inf and 0 <= self.std < math.inf):
             raise ValueError(
                 f"mean and std of the inputs must be finite and at least 0, "
-                f"got mean={self.mean} and std={self.std}"
+                f"not mean={self.mean} and std={self.std}"
             )
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
@@ -145,9 +145,9 @@ class ArcsineInputs:
     def __post_init__(self) -> None:
         if not 0 <= self.mean < math.inf:
             raise ValueError(
-                f"mean of the inputs must be finite and at least 0, got mean={self.mean}"
+                f"mean of the inputs must be finite and at least 0, not mean={self.mean}"
             )
-        message = f"max_count of the network's inputs must be at least 1, got {self.max_count}"
+        message = f"max_count of the network's inputs must be at least 1, not {self.max_count}"
         ensure(self.max_count >= 1, message)
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
@@ -252,8 +252,8 @@ class CountInputs(nn.Module):
         """
         if elements.mean.shape != self.mean.shape:
             raise ValueError(
-                f"inputs of shape {list(self.mean.shape)} got statistics of shape "
-                f"{list(elements.mean.shape)}"
+                f"statistics of the inputs must have the shape {list(self.mean.shape)}, "
+                f"not {list(elements.mean.shape)}"
             )
         self.mean.copy_(elements.mean)
         self.concentration.copy_(elements.concentration)
@@ -357,7 +357,7 @@ class CountNetwork(nn.Module):
         super().__init__()
         if not math.log(2) < final_time < 700:
             raise ValueError(
-                f"final_time of the network must be above log 2 and below 700, got {final_time}"
+                f"final_time of the network must be above log 2 and below 700, not {final_time}"
             )
         self.body = body
         self.inputs = inputs
@@ -412,7 +412,7 @@ class CountNetwork(nn.Module):
         """
         if t.dim() > 1 or (t.dim() == 1 and len(t) != len(xt)):
             raise ValueError(
-                f"times must be a scalar or [{len(xt)}], one per sample, got shape {list(t.shape)}"
+                f"times must be a scalar or [{len(xt)}], one per sample, not shape {list(t.shape)}"
             )
         # 1. Scale the counts. Scaling and time index need 1 - q down to 3e-7, hence float64 times.
         t = time_on(t, xt.device).expand(len(xt))

@@ -241,7 +241,7 @@ class EdgeEncoder(nn.Module):
         check_sizes("edge encoder", features=features, waves=waves, heads=heads)
         message = (
             "features of the edge encoder must be a multiple of heads, "
-            f"got features={features} and heads={heads}"
+            f"not features={features} and heads={heads}"
         )
         ensure(features % heads == 0, message)
         self.features = features
@@ -361,7 +361,7 @@ class Scaling(nn.Module):
         super().__init__()
         if not (math.isfinite(mean) and 0 < std < math.inf):
             raise ValueError(
-                f"mean and std must be finite, and std positive, got mean={mean} and std={std}"
+                f"mean and std must be finite, and std positive, not mean={mean} and std={std}"
             )
         self.mean = mean
         self.std = std
@@ -377,7 +377,7 @@ def image_shape(shape: Sequence[int], encoder: str) -> tuple[int, int, int]:
     Raises:
         ValueError: `shape` is not that of an image.
     """
-    message = f"the {encoder} needs images of shape (C, h, w), got items of {list(shape)}"
+    message = f"the {encoder} needs images of shape (C, h, w), not items of {list(shape)}"
     ensure(len(shape) == 3 and min(shape) > 0, message)
     channels, height, width = shape
     return channels, height, width

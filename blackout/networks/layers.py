@@ -324,8 +324,8 @@ def check_sizes(network: str, minimum: int = 1, **sizes: int) -> None:
     """
     for name, size in sizes.items():
         maximum = MAX_LAYERS if name in LAYER_COUNTS else MAX_FEATURES
-        ensure(size >= minimum, f"{name} of the {network} must be at least {minimum}, got {size}")
-        ensure(size <= maximum, f"{name} of the {network} must be at most {maximum:,}, got {size}")
+        ensure(size >= minimum, f"{name} of the {network} must be at least {minimum}, not {size}")
+        ensure(size <= maximum, f"{name} of the {network} must be at most {maximum:,}, not {size}")
 
 
 def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,)) -> list[int]:
@@ -345,7 +345,7 @@ def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,
     sides = tuple(shape[1:])
     if len(sides) not in axes or min(shape) < 1:
         raise ValueError(
-            f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}"
+            f"a convolutional network needs data of shape (C, H, W), not {tuple(shape)}"
         )
     if any(side % factor for side in sides):
         needed = "height and width" if len(sides) == 2 else "sides"
@@ -353,7 +353,7 @@ def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,
         advice = ": network=mlp is for vectors" if len(sides) == 1 else ""
         raise ValueError(
             f"a network with {levels} multipliers halves the image {levels - 1} times and needs "
-            f"{needed} that are multiples of {factor}, got {size}{advice}"
+            f"{needed} that are multiples of {factor}, not {size}{advice}"
         )
     return [max(sides) >> level for level in range(levels)]
 
@@ -399,7 +399,7 @@ class TimeEmbedding(nn.Module):
         super().__init__()
         if channels < 4 or channels % 2:
             raise ValueError(
-                f"the width of a network must be an even number of at least 4, got {channels}"
+                f"the width of a network must be an even number of at least 4, not {channels}"
             )
         self.channels = channels
         self.dense0 = dense(channels, features)
@@ -435,7 +435,7 @@ class ClassEmbedding(nn.Module):
         self, num_classes: int, features: int, covariate_levels: Sequence[int] | None = None
     ) -> None:
         super().__init__()
-        ensure(num_classes >= 1, f"num_classes must be at least 1, got {num_classes}")
+        ensure(num_classes >= 1, f"num_classes must be at least 1, not {num_classes}")
         self.null_class = num_classes
         self.levels = tuple(covariate_levels or ())
         num_labels, remainder = divmod(num_classes, math.prod(self.levels))

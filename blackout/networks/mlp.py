@@ -263,7 +263,7 @@ class SequenceConvolution(nn.Module):
         if len(shape) != 1 or kernel % 2 == 0:
             raise ValueError(
                 "the sequence network needs sequences of shape [L] and an odd kernel, "
-                f"got shape {list(shape)} and kernel={kernel}"
+                f"not shape {list(shape)} and kernel={kernel}"
             )
         length = shape[0]
         features = 2 * width

@@ -322,7 +322,7 @@ class NCSNpp(nn.Module):
         """
         if x.shape[1:] != self.shape:
             shape = tuple(x.shape[1:])
-            raise ValueError(f"the network was made for data of shape {self.shape}, got {shape}")
+            raise ValueError(f"the network was made for data of shape {self.shape}, not {shape}")
 
         # 1. Embed time and class.
         embedding = self.time(time_index)

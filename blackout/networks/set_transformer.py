@@ -89,7 +89,7 @@ class SetTransformer(nn.Module):
         if width % heads or width % 2:
             raise ValueError(
                 "the width of the set transformer must be even and a multiple of heads, "
-                f"got width={width} and heads={heads}"
+                f"not width={width} and heads={heads}"
             )
         self.num_items = num_items
         self.width = width
@@ -282,7 +282,7 @@ class TransformerLayer(nn.Module):
         self, width: int, heads: int, expansion: int, dropout: float, norm_first: bool
     ) -> None:
         super().__init__()
-        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), got {dropout}")
+        ensure(0 <= dropout < 1, f"dropout must be in [0, 1), not {dropout}")
         self.heads = heads
         self.norm_first = norm_first
         self.norm0 = LayerNorm(width)

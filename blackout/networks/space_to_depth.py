@@ -33,7 +33,7 @@ def space_to_depth_shape(
     channels, *sides = shape if len(shape) > 1 else (1, *shape)
     if any(side % factor for side in sides):
         size = "x".join(map(str, sides))
-        raise ValueError(f"sides must be multiples of {setting}={factor}, got {size}")
+        raise ValueError(f"sides must be multiples of {setting}={factor}, not {size}")
     return (channels * factor ** len(sides), *(side // factor for side in sides))
 
 

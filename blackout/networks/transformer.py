@@ -192,7 +192,7 @@ class Transformer(nn.Module):
         factor = 2 * heads * len(grid)
         if width % factor:
             raise ValueError(
-                f"the width of this transformer must be a multiple of {factor}, got {width}"
+                f"the width of this transformer must be a multiple of {factor}, not {width}"
             )
 
         # 2. Embeddings of time, tokens and positions.

@@ -292,13 +292,13 @@ def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
     Raises:
         ValueError: it does not, or there is no such rank.
     """
-    message = f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}"
+    message = f"rank must be between 0 and world_size - 1 = {world_size - 1}, not {rank}"
     ensure(0 <= rank < world_size, message)
     if batch_size < 1 or batch_size % world_size:
         smaller = max(batch_size, 0) // world_size * world_size
         nearest = [size for size in (smaller, smaller + world_size) if size > 0]
         raise ValueError(
             "batch_size, the samples of all processes together, must be a positive multiple of "
-            f"the number of processes, {world_size}, got {batch_size}; "
+            f"the number of processes, {world_size}, not {batch_size}; "
             f"nearest: {' or '.join(map(str, nearest))}"
         )

@@ -13,13 +13,8 @@ from blackout.component import Plain, leaves, thaw
 from blackout.config.allowed_components import check_components
 from blackout.errors import UserError, refuse
 from blackout.files import replacing_folder, save_tensors
-from blackout.safe_reading import (
-    read_mapping,
-)
-from blackout.training.checkpoint_files import (
-    FORMAT,
-    file_sha256,
-)
+from blackout.safe_reading import read_mapping
+from blackout.training.checkpoint_files import FORMAT, file_sha256
 from blackout.training.model_card import model_card
 from blackout.training.model_files import (
     CARD_FILE,

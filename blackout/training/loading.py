@@ -13,14 +13,8 @@ from blackout.component import Plain
 from blackout.config.allowed_components import check_components
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, error_context, refuse
-from blackout.safe_reading import (
-    available_memory,
-    limit_memory,
-    reading,
-)
-from blackout.training.checkpoint_files import (
-    first_difference,
-)
+from blackout.safe_reading import available_memory, limit_memory, reading
+from blackout.training.checkpoint_files import first_difference
 from blackout.training.model_files import read_model
 
 

@@ -18,16 +18,8 @@ from torch import Tensor
 
 from blackout.config.allowed_components import copy_plain_values
 from blackout.errors import UserError, refuse
-from blackout.safe_reading import (
-    open_regular,
-    read_mapping,
-)
-from blackout.training.checkpoint_files import (
-    FORMAT,
-    file_sha256,
-    find_checkpoint,
-    read_checkpoint,
-)
+from blackout.safe_reading import open_regular, read_mapping
+from blackout.training.checkpoint_files import FORMAT, file_sha256, find_checkpoint, read_checkpoint
 
 WEIGHTS_FILE = "model.safetensors"
 DESCRIPTION_FILE = "config.json"

@@ -47,7 +47,7 @@ class EMA(nn.Module):
 
     def __init__(self, network: nn.Module, decay: float = 0.9999) -> None:
         super().__init__()
-        ensure(0 <= decay < 1, f"ema_decay must be in [0, 1), got {decay}")
+        ensure(0 <= decay < 1, f"ema_decay must be in [0, 1), not {decay}")
         self.decay = decay
         self.module = copy.deepcopy(network).requires_grad_(False).eval()
         # Found at the first update; walking through the modules takes as long as an update.
@@ -108,7 +108,7 @@ def ema_decay(config: Mapping[str, Any]) -> float | None:
     is_number = isinstance(half_life, int | float) and not isinstance(half_life, bool)
     if not is_number or not half_life > 0:
         raise UserError(
-            f"ema_half_life must be a positive number of images, or null, got {half_life!r}"
+            f"ema_half_life must be a positive number of images, or null, not {half_life!r}"
         )
     micro_batches = config["trainer"].get("accumulate_grad_batches") or 1
     images_per_step = config["batch_size"] * micro_batches
@@ -147,10 +147,10 @@ class Optimization:
     noam: bool = False
 
     def __post_init__(self) -> None:
-        ensure(0 < self.lr < math.inf, f"lr must be positive and finite, got {self.lr}")
-        ensure(self.warmup_steps >= 0, f"warmup_steps must be at least 0, got {self.warmup_steps}")
+        ensure(0 < self.lr < math.inf, f"lr must be positive and finite, not {self.lr}")
+        ensure(self.warmup_steps >= 0, f"warmup_steps must be at least 0, not {self.warmup_steps}")
         if self.decay_steps is not None and self.decay_steps < 1:
-            raise ValueError(f"decay_steps must be positive or null, got {self.decay_steps}")
+            raise ValueError(f"decay_steps must be positive or null, not {self.decay_steps}")
         if self.noam and (self.decay_steps is not None or not self.warmup_steps):
             raise ValueError("noam=true needs warmup_steps, and decay_steps=null")
         reserved = self._factory_settings().keys() & {"params", "lr"}
@@ -187,7 +187,7 @@ class Optimization:
         betas = settings.get("betas") or ()
         is_list = isinstance(betas, list | tuple)
         has_numbers = is_list and all(isinstance(beta, int | float) for beta in betas)
-        ensure(has_numbers, f"betas must be a list of numbers, such as [0.9, 0.999], got {betas}")
+        ensure(has_numbers, f"betas must be a list of numbers, such as [0.9, 0.999], not {betas}")
         if betas:
             overrides["betas"] = tuple(map(float, betas))
 

@@ -115,7 +115,7 @@ class NonFiniteGuard(Callback):
     def __init__(
         self, directory: str | Path, action: str = "stop", every_n_steps: int = 50
     ) -> None:
-        ensure(action in ("stop", "skip"), f"on_nonfinite must be stop or skip, got {action}")
+        ensure(action in ("stop", "skip"), f"on_nonfinite must be stop or skip, not {action}")
         check_at_least_one(every_n_steps=every_n_steps)
         self._directory = Path(directory)
         self._skips = action == "skip"

@@ -386,7 +386,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
+        ("a,b\n1,-2\n3,4\n", (), "must be at least 0"),
         ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
         ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
         ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),

@@ -64,21 +64,21 @@ def test_fingerprint_depends_on_values_order_shape_and_type() -> None:
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (torch.zeros(4, 1, 2, 2), "train data: counts must be integers, got torch.float32"),
+        (torch.zeros(4, 1, 2, 2), "train data: counts must be integers, not torch.float32"),
         (torch.zeros(4, 1, 2, 2, dtype=torch.bool), "must be integers"),
-        (torch.zeros(4, dtype=torch.int64), r"\[N, D\], .* or \[N, C, D, H, W\], got \[4\]"),
+        (torch.zeros(4, dtype=torch.int64), r"\[N, D\], .* or \[N, C, D, H, W\], not \[4\]"),
         (torch.zeros(0, 1, 2, 2, dtype=torch.int64), "at least one sample"),
         (
             torch.zeros(4, 1, 2, 3, dtype=torch.int64),
-            r"same shape, got \(1, 2, 3\) and \(1, 2, 2\)",
+            r"same shape, not \(1, 2, 3\) and \(1, 2, 2\)",
         ),
         (
             torch.eye(4).long().view(4, 1, 2, 2) * 11,
-            r"at most max_count=10, got 11 at index \[0, 0, 0, 0\]",
+            r"at most max_count=10, not 11 at index \[0, 0, 0, 0\]",
         ),
         (
             torch.eye(4).long().view(4, 1, 2, 2).flip(0) * -3,
-            r"not be negative, got -3 at index \[0, 0, 1, 1\]",
+            r"be at least 0, not -3 at index \[0, 0, 1, 1\]",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_bad_counts_are_refused(train: torch.Tensor, message: str) -> None:
 def test_the_index_of_a_bad_count_is_right_far_into_the_data() -> None:
     train = torch.zeros(10_000, 3, dtype=torch.int32)
     train[9_001, 2] = 77
-    with pytest.raises(ValueError, match=r"got 77 at index \[9001, 2\]"):
+    with pytest.raises(ValueError, match=r"not 77 at index \[9001, 2\]"):
         make(train, train[:1], 76)
 
 
@@ -106,12 +106,12 @@ def test_bad_max_count_is_refused(max_count: int) -> None:
         ({"train_labels": torch.zeros(4).long()}, "all splits or for none"),
         (
             {"train_labels": torch.zeros(3).long(), "test_labels": torch.zeros(2).long()},
-            r"\[4\], got \[3\]",
+            r"\[4\], not \[3\]",
         ),
         ({"train_labels": torch.zeros(4), "test_labels": torch.zeros(2)}, "must be integers"),
         (
             {"train_labels": torch.zeros(4).long(), "test_labels": -torch.ones(2).long()},
-            "must not be negative",
+            "must be at least 0",
         ),
     ],
 )
@@ -146,5 +146,5 @@ def test_batches_are_mirrored_where_the_uniform_is_below_one_half() -> None:
 
 def test_labels_far_beyond_the_samples_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", counts=np.ones((40, 3), int), labels=np.arange(40) * 25_000)
-    with pytest.raises(ValueError, match="labels must be below 65,536, got 975,000"):
+    with pytest.raises(ValueError, match="labels must be below 65,536, not 975,000"):
         counts(tmp_path / "x.npz")

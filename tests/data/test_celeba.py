@@ -86,7 +86,7 @@ def test_damaged_images_are_named(faces: Path) -> None:
     with pytest.raises(UserError, match=r"000003\.jpg: cannot be read as an image"):
         celeba64(faces)
     Image.new("RGB", (64, 64)).save(image)
-    with pytest.raises(UserError, match=r"000003\.jpg: must be 178 x 218 pixels, got 64 x 64"):
+    with pytest.raises(UserError, match=r"000003\.jpg: must be 178 x 218 pixels, not 64 x 64"):
         celeba64(faces)
     assert not list(faces.rglob("*.npy"))
 

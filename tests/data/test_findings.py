@@ -167,9 +167,9 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a negative count": (
         lambda: with_value(-4),
-        r"must not be negative, got -4.0 at index \[17, 4\]",
+        r"must be at least 0, not -4.0 at index \[17, 4\]",
     ),
-    "no number": (lambda: with_value(np.nan), r"got nan at index \[17, 4\]; dataset\.mask=finite"),
+    "no number": (lambda: with_value(np.nan), r"not nan at index \[17, 4\]; dataset\.mask=finite"),
     "empty samples": (
         lambda: cells() * (RUNNING % 7 > 0)[:, None],
         "43 samples are empty, although only 1 have 1 to",
@@ -209,7 +209,6 @@ CLEAN: Files = {
     "few units": lambda: np.random.default_rng(3).poisson(0.4, (N, 8)),
     "semicolons": lambda: table().replace(",", ";"),
 }
-
 
 IMAGES = ("photons", "digits", "images of one mean", "a microscope's bright images")
 

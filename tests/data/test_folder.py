@@ -191,7 +191,7 @@ def test_a_corrupt_image_is_named_in_one_line(tmp_path: Path, damage: str) -> No
     ("arguments", "message"),
     [
         ({"size": 0}, "size must be at least 1"),
-        ({"channels": 5}, "channels must be one of 1, 2, 3, 4, got 5"),
+        ({"channels": 5}, "channels must be one of 1, 2, 3, 4, not 5"),
         ({"max_count": 256}, "max_count must be between 1 and 255"),
         ({"holdout": 0}, "holdout must be"),
     ],

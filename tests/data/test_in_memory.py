@@ -47,7 +47,7 @@ def test_labels_are_texts_or_numbers() -> None:
     assert check(MATRIX, torch.arange(60) % 3).num_classes == 3
     assert check(MATRIX, KINDS == "x").num_classes == 2
     for labels, word in (
-        (KINDS[:5], r"one label per sample is needed, \[60\], got \[5\]"),
+        (KINDS[:5], r"labels must be one per sample, \[60\], not \[5\]"),
         ([None, "x", "y"] * 20, "missing entries: 20 of 60"),
         (np.arange(60) / 2, "labels must be whole numbers or texts"),
         ("kind", "there is no column 'kind'"),
@@ -102,7 +102,7 @@ def test_a_model_of_labelled_data_is_conditional() -> None:
     assert model.config["data"]["num_classes"] == 3
     for settings, word in (
         ({"family": "energy"}, "labels are for family=blackout"),
-        ({"labels": KINDS[:3]}, "one label per sample"),
+        ({"labels": KINDS[:3]}, "labels must be one per sample"),
     ):
         with pytest.raises(UserError, match=word):
             from_data(MATRIX, **{"labels": KINDS, **settings})

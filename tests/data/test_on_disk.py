@@ -160,12 +160,12 @@ def test_a_file_that_changes_under_a_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [(-1, "must not be negative"), (0.5, "must be whole numbers")]
+    ("value", "message"), [(-1, "must be at least 0"), (0.5, "must be whole numbers")]
 )
 def test_rows_on_disk_are_checked(tmp_path: Path, value: float, message: str) -> None:
     array = CELLS.astype(np.int64 if value == -1 else np.float64)
     array[-1, 3] = value
-    with pytest.raises(UserError, match=rf"{message}, got {value} at index \[699, 3\]"):
+    with pytest.raises(UserError, match=rf"{message}, not {value} at index \[699, 3\]"):
         counts(save_npy(tmp_path / "x.npy", array), in_memory=False)
     assert not list(tmp_path.glob("x.npy.rows-*"))
 

@@ -182,7 +182,7 @@ def test_missing_columns_are_named(tmp_path: Path, settings: dict[str, Any], mes
         ("a,b\n1,2\n3\n", "every row needs as many fields as the first"),
         ("", "every row needs"),
         ("a,a\n1,2\n3,4\n", "two columns have the name 'a'"),
-        ("a,b\n1,\n3,4\n", "whole numbers, got nan"),
+        ("a,b\n1,\n3,4\n", "whole numbers, not nan"),
         ("a,b\n1,.5\n3,.25\n", "these look log-transformed"),
         ("a,b\nx,y\nz,w\n", "no column of numbers"),
     ],
@@ -229,7 +229,7 @@ def test_labels_from_a_file(tmp_path: Path) -> None:
     data = counts(tmp_path / "x.npy", labels=str(tmp_path / "types.txt"))
     assert data.class_names == ("B cell", "NK", "T cell")
     (tmp_path / "types.txt").write_text("one\n")
-    with pytest.raises(UserError, match=r"one label per sample is needed, \[60\], got \[1\]"):
+    with pytest.raises(UserError, match=r"labels must be one per sample, \[60\], not \[1\]"):
         counts(tmp_path / "x.npy", labels=str(tmp_path / "types.txt"))
 
 
@@ -275,7 +275,7 @@ def test_layers_of_anndata_named_like_splits_are_no_split(tmp_path: Path) -> Non
     anndata.AnnData(MATRIX, layers=layers).write_h5ad(tmp_path / "x.h5ad")
     data = counts(tmp_path / "x.h5ad")
     assert int(data.train.sum() + data.val.sum() + data.test.sum()) == int(MATRIX.sum())
-    with pytest.raises(UserError, match="one label"):
+    with pytest.raises(UserError, match="one per sample"):
         counts(tmp_path / "x.h5ad", group="train")
 
 

@@ -72,7 +72,7 @@ def test_headers_and_indices_of_tables_are_no_samples(
         ),
         ("a;b\n1.000;2\n" + table(MATRIX[:, :2], separator=";"), "may be a thousand or a fraction"),
         (table() + "1\0,1,2,3,4,5\n", "NUL character"),
-        (table() + "inf,1,2,3,4,5\n", "got inf"),
+        (table() + "inf,1,2,3,4,5\n", "not inf"),
         (table() + '1,"3,4,5,6,7\n', "unexpected end of data"),
         (",b\n" + table(MATRIX[:, :2]), "repeats values, so that it is no index"),
     ],
@@ -84,7 +84,7 @@ def test_ambiguous_numbers_are_refused(tmp_path: Path, text: str, word: str) -> 
 
 def test_words_for_missing_values_are_missing(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "NA,3,4,5,6,7\n" + table() + "1,NaN,<NA>,4,NULL,6\n")
-    refused(path, "got nan at index [0, 0]; dataset.mask=finite")
+    refused(path, "not nan at index [0, 0]; dataset.mask=finite")
     data = counts(path, mask="finite")
     masks = [data.train_observed, data.val_observed, data.test_observed]
     assert sum(int((~mask).sum()) for mask in masks if mask is not None) == 4

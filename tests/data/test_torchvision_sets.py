@@ -107,7 +107,7 @@ def test_files_of_two_sets_are_refused(fashion: Path) -> None:
     write_idx(fashion / "FashionMNIST/raw/t10k-labels-idx1-ubyte", torch.arange(5))
     with pytest.raises(
         ValueError,
-        match=r"fashion_mnist test labels: one label per sample is needed, \[3\], got \[5\]",
+        match=r"fashion_mnist test labels must be one per sample, \[3\], not \[5\]",
     ):
         fashion_mnist(fashion, validation=1)
 

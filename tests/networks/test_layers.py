@@ -191,9 +191,9 @@ def test_initial_weights_are_uniform_with_the_variance_of_the_mean_fan(scale: fl
 
 def test_sides_per_level() -> None:
     assert sides_per_level((3, 32, 16), 4) == [32, 16, 8, 4]
-    with pytest.raises(ValueError, match=r"multiples of 8, got 28x28"):
+    with pytest.raises(ValueError, match=r"multiples of 8, not 28x28"):
         sides_per_level((1, 28, 28), 4)
-    with pytest.raises(ValueError, match=r"\(C, H, W\), got \(64,\)"):
+    with pytest.raises(ValueError, match=r"\(C, H, W\), not \(64,\)"):
         sides_per_level((64,), 1)
     with pytest.raises(ValueError, match="even number"):
         TimeEmbedding(7, 8)

@@ -168,5 +168,5 @@ def test_impossible_networks_are_refused(arguments: dict[str, Any], message: str
 
 
 def test_data_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"made for data of shape \(1, 8, 8\), got \(1, 16, 16\)"):
+    with pytest.raises(ValueError, match=r"made for data of shape \(1, 8, 8\), not \(1, 16, 16\)"):
         run(NCSNpp((1, 8, 8), channels=8, **SMALL), torch.zeros(1, 1, 16, 16))

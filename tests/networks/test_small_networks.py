@@ -78,16 +78,16 @@ def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: UNet((1, 9, 9)), "multiples of 2, got 9x9"),
-        (lambda: UNet((9,)), "multiples of 2, got 9"),
+        (lambda: UNet((1, 9, 9)), "multiples of 2, not 9x9"),
+        (lambda: UNet((9,)), "multiples of 2, not 9"),
         (lambda: UNet((1, 8, 8), fold=3), "multiples of fold=3"),
         (lambda: UNet((1, 2, 2, 2, 2)), "needs data of shape"),
         (lambda: UNet((1, 8, 8), multipliers=()), "at least 1"),
         (lambda: UNet((1, 8, 8), channels=9), "even number"),
         (lambda: ResidualMLP((4,), depth=0), "at least 1"),
         (lambda: ResidualMLP((4,), width=9), "even number"),
-        (lambda: Transformer((1, 9, 9), patch=2), "multiples of patch=2, got 9x9"),
-        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, got 24"),
+        (lambda: Transformer((1, 9, 9), patch=2), "multiples of patch=2, not 9x9"),
+        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, not 24"),
     ],
 )
 def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message: str) -> None:

@@ -25,14 +25,14 @@ def test_a_batch_that_processes_cannot_share_is_refused_with_the_nearest(
     batch_size: int, num_processes: int, nearest: str
 ) -> None:
     trainer: Any = SimpleNamespace(world_size=num_processes)
-    with pytest.raises(UserError, match=f"got {batch_size}; nearest: {nearest}$"):
+    with pytest.raises(UserError, match=f"not {batch_size}; nearest: {nearest}$"):
         check_batch_size(batch_size, trainer)
     check_batch_size(batch_size * num_processes, trainer)
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, -130])
 def test_a_batch_without_samples_is_refused_with_the_smallest_possible(batch_size: int) -> None:
-    with pytest.raises(ValueError, match=f"got {batch_size}; nearest: 4$"):
+    with pytest.raises(ValueError, match=f"not {batch_size}; nearest: 4$"):
         check_sharding(batch_size, 0, 4)
 
 

@@ -30,7 +30,7 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     is_shape = sides.shape == (2,) and sides.dtype.kind in "iu"
     if not is_shape or not 0 <= sides.min() <= sides.max() <= LARGEST_COUNT:
         allowed = "the shape of a sparse matrix must be two whole numbers"
-        raise ValueError(f"{allowed}, got {sides.tolist()!r:.100}")
+        raise ValueError(f"{allowed}, not {sides.tolist()!r:.100}")
     allowed = "sparse matrices are read as csr, csc or coo"
     ensure(kind in ("csr", "csc", "coo"), f"{allowed}, not {kind!r:.100}")
     names = ("row", "col") if kind == "coo" else ("indices", "indptr")
@@ -38,7 +38,7 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in positions) or data.ndim != 1:
         message = "must be one-dimensional, indices and pointers whole numbers"
         raise ValueError(f"data, indices and pointers of a sparse matrix {message}")
-    ensure(data.dtype.kind in "biuf", f"a sparse matrix must hold numbers, got {data.dtype}")
+    ensure(data.dtype.kind in "biuf", f"a sparse matrix must hold numbers, not {data.dtype}")
 
     num_rows, num_columns = map(int, sides)
     if data.dtype.itemsize < 8 and (kind == "coo" or data.dtype == np.float16):

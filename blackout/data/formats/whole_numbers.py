@@ -69,7 +69,7 @@ def sample_shape(name: str, shape: tuple[int, ...], series: bool | None = None) 
     Raises:
         ValueError: another number of axes.
     """
-    ensure(len(shape) in (2, 3, 4, 5), f"{name} must be {SHAPES}, got {list(shape)}")
+    ensure(len(shape) in (2, 3, 4, 5), f"{name} must be {SHAPES}, not {list(shape)}")
     if len(shape) == 4 and shape[-1] in (1, 3, 4) and shape[1] == shape[2] > 4:
         advice = "if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
         message = f"{name} has the shape {list(shape)}, read as [N, C, H, W]: {advice}"
@@ -118,7 +118,7 @@ def check_range(name: str, array: Array, max_count: int, limit: str, first_row: 
     is_negative = array < 0
     if is_negative.any():
         location = _first_value(array, is_negative, first_row)
-        raise ValueError(f"{name} must not be negative, {location}")
+        raise ValueError(f"{name} must be at least 0, {location}")
     is_large = array > max_count
     if is_large.any():
         location = _first_value(array, is_large, first_row)
@@ -127,7 +127,7 @@ def check_range(name: str, array: Array, max_count: int, limit: str, first_row: 
 
 def _check_block(name: str, array: Array, first_row: int = 0) -> None:
     """Refuse values that are not counts; `first_row` is the number of the first row."""
-    ensure(array.dtype.kind in "iubf", f"{name} must hold whole numbers, got {array.dtype}")
+    ensure(array.dtype.kind in "iubf", f"{name} must hold whole numbers, not {array.dtype}")
     if array.dtype.kind == "f":
         array = array.astype(np.float64)  # float16 cannot be compared with the largest count
         is_fraction = ~np.isfinite(array) | (array != np.floor(array))
@@ -142,7 +142,7 @@ def _first_value(array: Array, mask: Array, first_row: int) -> str:
     """Format the first value where `mask`, and its index."""
     index = np.unravel_index(int(mask.argmax()), array.shape)
     position = [int(index[0]) + first_row, *map(int, index[1:])]
-    return f"got {array[index]} at index {position}"
+    return f"not {array[index]} at index {position}"
 
 
 def _transformation_hint(array: Array) -> str:
