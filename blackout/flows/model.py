@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError, ensure
-from blackout.flows.graphs.problems import GraphInstances, GraphTarget
+from blackout.flows.graphs.target import GraphInstances, GraphTarget
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement

@@ -26,8 +26,8 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.replay import ReplayBuffer, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import all_states
+from blackout.flows.targets.couplings import SpinPairs
 from blackout.flows.targets.energy_network import LearnedEnergy
-from blackout.flows.targets.lattice import SpinPairs
 from blackout.flows.weights import effective_sample_size
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Source

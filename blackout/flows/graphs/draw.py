@@ -23,12 +23,8 @@ from blackout.files import write_table
 from blackout.flows.draw import ChainDraw, build_simulation
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import (
-    GraphTarget,
-    Problem,
-    make_graph_target,
-    reduce_problem,
-)
+from blackout.flows.graphs.problems import make_graph_target
+from blackout.flows.graphs.reductions import Problem, reduce_problem
 from blackout.flows.graphs.solvers import (
     Solution,
     check_solver,
@@ -36,6 +32,7 @@ from blackout.flows.graphs.solvers import (
     simulated_annealing,
     solve_exactly,
 )
+from blackout.flows.graphs.target import GraphTarget
 from blackout.flows.model import GraphFlow, solution_arrays
 from blackout.flows.plots import CollectedSamples, append_array
 from blackout.flows.refinement import Refinement

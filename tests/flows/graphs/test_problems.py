@@ -18,7 +18,8 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import MIS, graph_problem, make_graph_target, reduce_problem
+from blackout.flows.graphs.problems import MIS, graph_problem, make_graph_target
+from blackout.flows.graphs.reductions import reduce_problem
 from blackout.flows.graphs.solvers import (
     greedy,
     objective_value,
