@@ -24,13 +24,14 @@ from blackout.config.descriptions import fill_statistics
 from blackout.config.instantiate import instantiate
 from blackout.permutations.coded import CodeModel, CodeTransformer
 from blackout.permutations.coded.data import from_puzzles
+from blackout.permutations.coded.decoding import Passes
 from blackout.permutations.coded.draw import CodeDraw
-from blackout.permutations.coded.model import Passes
 from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
+from blackout.permutations.forward_process import ForwardProcess, denoising_schedule
 from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import rearrange
-from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
+from blackout.permutations.shuffles import Riffle
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
 # (items as given [B, n, ...], solution [B, n]) -> a scalar.

@@ -244,3 +244,11 @@ class Inline(Code):
     def _decode(code: Tensor) -> Tensor:
         """Return a copy of the digits [..., n], whether they are a permutation or not."""
         return code.long().clone()
+
+
+CODES: dict[str, type[Code]] = {
+    "lehmer": Lehmer,
+    "fisher_yates": FisherYates,
+    "insertion": Insertion,
+    "inline": Inline,
+}

@@ -9,12 +9,14 @@ from torch import Size
 
 from benchmarks.permutation_codes import product_distribution
 from blackout.permutations import all_permutations, inverse, kendall_distance
-from blackout.permutations.classical import Mallows, Mixture, consensus
-from blackout.permutations.coded.model import autoregressive_loss, balanced_blocks, code_log_prob
+from blackout.permutations.coded.decoding import balanced_blocks
+from blackout.permutations.coded.likelihood import code_log_prob
+from blackout.permutations.coded.losses import autoregressive_loss
 from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
-from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.distributions import Mallows, Mixture, PlackettLuce
 from blackout.permutations.group import is_permutation
+from blackout.permutations.kemeny import consensus
 from blackout.random import SampleStreams
 from tests.permutations.plackett_luce_codes import PlackettLuceCodes
 from tests.permutations.sampling_checks import assert_samples_follow, draw_codes

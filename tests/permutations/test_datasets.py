@@ -12,13 +12,15 @@ from blackout.data import digits
 from blackout.errors import UserError
 from blackout.permutations import inverse
 from blackout.permutations.datasets import (
-    first_equal,
     items,
     jigsaw_digits,
     one_permutation,
     read_puzzles,
     sort_digits,
+    tsp,
 )
+from blackout.permutations.datasets.puzzles import first_equal
+from blackout.permutations.datasets.tours import read_tours
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import (
     ceilings,
@@ -35,9 +37,7 @@ from blackout.permutations.tours import (
     held_karp,
     integer_programme,
     polar_tours,
-    read_tours,
     shortest_tours,
-    tsp,
     two_opt,
 )
 

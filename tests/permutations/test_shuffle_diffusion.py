@@ -13,6 +13,7 @@ from benchmarks.permutation_distributions import exact_marginals
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation
+from blackout.permutations.forward_process import ForwardProcess, default_schedule
 from blackout.permutations.group import identity_like, is_permutation, lexicographic_rank
 from blackout.permutations.queries import merge_duplicates, place_probabilities
 from blackout.permutations.shuffle import (
@@ -32,13 +33,7 @@ from blackout.permutations.shuffle import (
 from blackout.permutations.shuffle.decoding import Denoiser, is_certified
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.model import ShuffleDiffusion
-from blackout.permutations.shuffles import (
-    ForwardProcess,
-    RandomInsertion,
-    RandomTransposition,
-    Riffle,
-    default_schedule,
-)
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
 from blackout.verification.draws import p_value
 from tests.verification.permutation_claims import point

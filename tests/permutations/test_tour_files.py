@@ -12,9 +12,10 @@ import torch
 from blackout.data.findings import Note
 from blackout.errors import UserError
 from blackout.permutations.coded import permutations
-from blackout.permutations.datasets import items, read_puzzles
+from blackout.permutations.datasets import items, read_puzzles, tsp
+from blackout.permutations.datasets.tours import Frame, fit_frame
 from blackout.permutations.metrics import tour_length
-from blackout.permutations.tours import Frame, fit_frame, shortest_tours, tsp
+from blackout.permutations.tours import shortest_tours
 
 POINTS = torch.rand(30, 6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
-from blackout.permutations.coded.model import BATCH, CodeModel, Passes
+from blackout.permutations.coded.decoding import Passes
+from blackout.permutations.coded.model import BATCH, CodeModel
 from blackout.permutations.coded.report import exact_distribution
-from blackout.permutations.datasets import finite_numbers, read_puzzles
+from blackout.permutations.datasets import read_puzzles
+from blackout.permutations.datasets.array_files import finite_numbers
 from blackout.permutations.metrics import CUTOFFS
 from blackout.permutations.queries import Condition, read_integer, summarise_orders
 from blackout.protocols import (

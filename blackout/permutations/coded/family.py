@@ -18,9 +18,11 @@ from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.coded.data import PermutationData, from_puzzles
+from blackout.permutations.coded.decoding import Order, Passes
 from blackout.permutations.coded.draw import requested
-from blackout.permutations.coded.model import CODES, CodeModel, Objective, Order, Passes
+from blackout.permutations.coded.model import CodeModel, Objective
 from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
+from blackout.permutations.codes import CODES
 from blackout.permutations.datasets import Puzzles
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily, make_dataset

@@ -21,24 +21,20 @@ from blackout.component import component
 from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
-from blackout.permutations.classical import (
+from blackout.permutations.coded.data import PermutationData
+from blackout.permutations.coded.datasets.ratings import ranking_scores
+from blackout.permutations.coded.decoding import Order, Passes
+from blackout.permutations.coded.likelihood import MAX_EXACT_ITEMS, exact_mixture
+from blackout.permutations.coded.losses import autoregressive_loss
+from blackout.permutations.coded.model import CodeModel
+from blackout.permutations.codes import Insertion
+from blackout.permutations.distributions import (
     Mallows,
     Mixture,
+    PlackettLuce,
     describe_worths,
     fit_plackett_luce,
 )
-from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import (
-    MAX_EXACT_ITEMS,
-    CodeModel,
-    Order,
-    Passes,
-    autoregressive_loss,
-    exact_mixture,
-)
-from blackout.permutations.coded.ratings import ranking_scores
-from blackout.permutations.codes import Insertion
-from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.permutations.metrics import PUZZLE_METRICS, expected_unique, kl_bits, rearrange
 from blackout.protocols import MetricDescription, Samples, Split

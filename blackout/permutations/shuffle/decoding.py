@@ -3,7 +3,7 @@
 Greedy steps, beam search, samples, and baselines without a network.
 
 A `Denoiser` is a network with a reverse distribution (`blackout.permutations.distributions`), for
-lists in any order. Its steps undo the forward process (`blackout.permutations.shuffles`).
+lists in any order. Its steps undo the forward process (`blackout.permutations.forward_process`).
 
 References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.3 and 3.5, appendix D.
 """
@@ -26,16 +26,11 @@ from blackout.permutations.borders import BEAM_WIDTH, grid_side, neighbour_score
 from blackout.permutations.distributions import (
     PermutationDistribution,
     PointerDistribution,
-    Reverse,
     most_probable,
 )
-from blackout.permutations.group import (
-    all_permutations,
-    compose,
-    identity_like,
-    lexicographic_rank,
-)
+from blackout.permutations.group import all_permutations, compose, identity_like, lexicographic_rank
 from blackout.permutations.queries import merge_duplicates
+from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
 from blackout.representation import format_arguments

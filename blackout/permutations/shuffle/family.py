@@ -23,7 +23,7 @@ from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
 from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.distributions import Reverse
+from blackout.permutations.forward_process import default_schedule
 from blackout.permutations.group import inverse
 from blackout.permutations.metrics import ceilings, order_scores, read_sharpness, rearrange
 from blackout.permutations.picture_pieces import (
@@ -34,7 +34,8 @@ from blackout.permutations.picture_pieces import (
 )
 from blackout.permutations.shuffle.draw import make_decoder, requested
 from blackout.permutations.shuffle.model import VALIDATION_KEY, ShuffleDiffusion
-from blackout.permutations.shuffles import Shuffle, default_schedule
+from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.shuffles import Shuffle
 from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import Draw
 from blackout.random import SampleStreams, fold_seed

@@ -8,12 +8,6 @@ import pytest
 import torch
 
 from blackout.errors import UserError
-from blackout.permutations.classical import (
-    Mallows,
-    Mixture,
-    describe_worths,
-    fit_plackett_luce,
-)
 from blackout.permutations.coded import (
     cycles,
     mallows,
@@ -26,7 +20,13 @@ from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import items, jigsaw_digits
-from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.distributions import (
+    Mallows,
+    Mixture,
+    PlackettLuce,
+    describe_worths,
+    fit_plackett_luce,
+)
 from blackout.permutations.group import (
     all_permutations,
     is_permutation,

@@ -22,17 +22,12 @@ from blackout.permutations.coded import (
     PermutationData,
     cycles,
 )
+from blackout.permutations.coded.decoding import Passes, balanced_blocks
 from blackout.permutations.coded.draw import CodeDraw, requested
-from blackout.permutations.coded.model import (
-    CODES,
-    Passes,
-    autoregressive_loss,
-    balanced_blocks,
-    code_log_prob,
-    exact_mixture,
-    mixture_nll,
-)
+from blackout.permutations.coded.likelihood import code_log_prob, exact_mixture, mixture_nll
+from blackout.permutations.coded.losses import autoregressive_loss
 from blackout.permutations.coded.report import PermutationScores, exact_distribution
+from blackout.permutations.codes import CODES
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
 from blackout.verification.draws import p_value
