@@ -23,7 +23,7 @@ from benchmarks.measure import report
 from blackout.config.descriptions import fill_statistics
 from blackout.config.instantiate import instantiate
 from blackout.permutations.coded import CodeModel, CodeTransformer
-from blackout.permutations.coded.data import from_puzzles
+from blackout.permutations.coded.data import data_from_puzzles
 from blackout.permutations.coded.decoding import Passes
 from blackout.permutations.coded.draw import CodeDraw
 from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
@@ -230,7 +230,7 @@ def fair(options: argparse.Namespace) -> None:
     scale = (
         scale if options.seconds is None else Scale(**{**vars(scale), "seconds": options.seconds})
     )
-    data = from_puzzles(source)
+    data = data_from_puzzles(source)
     rows = list[dict[str, Any]]()
     test = {
         name: values.to(device)

@@ -131,7 +131,7 @@ class ForwardProcess:
         return torch.stack([self.method.log_prob(sigma, times) for sigma, times in steps]).sum(0)
 
 
-def default_schedule(method: Shuffle, n: int, every_step: bool) -> list[int]:
+def default_schedule(method: Shuffle, n: int, *, every_step: bool) -> list[int]:
     """Return the scheduled times for n items where the settings choose none.
 
     For riffles by `denoising_schedule`. For other shuffles the final time is the mixing time at a

@@ -23,7 +23,7 @@ MAX_EXACT_CONSENSUS = 14  # items up to which `consensus` uses all sets of items
 
 
 def consensus(orders: Tensor) -> Tensor:
-    """Return the Kemeny consensus, the order with the smallest sum of Kendall distances to others.
+    """Return the Kemeny consensus: the order with the smallest sum of Kendall distances to orders.
 
     It is exact up to 14 items, by dynamic programming over the sets of items that come first. Above
     that, items are sorted by mean position, and moved one at a time while that reduces the sum: a
@@ -111,13 +111,13 @@ def improve_order(wins: np.ndarray, order: list[int]) -> list[int]:
     while improved:
         improved = False
         for item in list(order):
-            others = [index for index in order if index != item]
+            other_items = [index for index in order if index != item]
             # disagreements of the item at position p with the items before it and behind it
-            with_previous = np.concatenate([[0], np.cumsum(wins[item, others])])
-            with_following = np.concatenate([np.cumsum(wins[others, item][::-1])[::-1], [0]])
+            with_previous = np.concatenate([[0], np.cumsum(wins[item, other_items])])
+            with_following = np.concatenate([np.cumsum(wins[other_items, item][::-1])[::-1], [0]])
             cost = with_previous + with_following
             best = int(cost.argmin())
             if cost[best] < cost[order.index(item)]:
-                order = [*others[:best], item, *others[best:]]
+                order = [*other_items[:best], item, *other_items[best:]]
                 improved = True
     return order

@@ -168,7 +168,7 @@ class Riffle(Shuffle):
         u = _draw_uniforms(n, n, (*shape, len(times)), generator)
         labels = u.mul_(num_labels).to(positions.dtype)
         keys = torch.add(positions, labels, alpha=n)
-        return _order_of_keys(keys).movedim(-2, 0)
+        return _argsort_keys(keys).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """Return log q(sigma), float64 [...]; -inf for more rising sequences than labels.
@@ -220,7 +220,7 @@ class RandomInsertion(Shuffle):
         last_choice = torch.full((*cards.shape[:-1], n), -1, device=cards.device)
         last_choice.scatter_reduce_(-1, cards, identity_like(cards), "amax")
         positions = torch.arange(n, device=last_choice.device)
-        return _order_of_keys(last_choice.add_(1).mul_(n).add_(positions))
+        return _argsort_keys(last_choice.add_(1).mul_(n).add_(positions))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """Return log q(sigma), float64 [...].
@@ -418,7 +418,7 @@ def _next_cycle_types(cycle_type: tuple[int, ...]) -> dict[tuple[int, ...], floa
     return probabilities
 
 
-def _order_of_keys(keys: Tensor) -> Tensor:
+def _argsort_keys(keys: Tensor) -> Tensor:
     """Return the argsort of integer keys [..., n], which it overwrites.
 
     The last digit of a key to the base n is its position. No two keys are equal, and the sorted

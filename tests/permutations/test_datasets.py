@@ -23,14 +23,19 @@ from blackout.permutations.datasets.puzzles import first_equal
 from blackout.permutations.datasets.tours import read_tours
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import (
-    ceilings,
     ndcg_scores,
     order_scores,
     puzzle_scores,
     rearrange,
+    score_ceilings,
     tour_length,
 )
-from blackout.permutations.plots import lists, picture, precedence, precedence_figure
+from blackout.permutations.plots import (
+    draw_lists,
+    draw_samples,
+    precedence_figure,
+    precedence_shares,
+)
 from blackout.permutations.tours import (
     counter_clockwise,
     gaps_without_learning,
@@ -114,8 +119,8 @@ def test_true_solutions_score_perfectly_and_encoders_accept_the_items(source):
     )(batch["items"])
     assert features.shape == (20, source.num_items, 96)
     figure_data = {"samples": truth, "items": shuffled_items, "truth": truth, "ties": batch["ties"]}
-    assert picture(figure_data, {"kind": source.kind}) is not None
-    assert lists(source.kind, shuffled_items) is not None
+    assert draw_samples(figure_data, {"kind": source.kind}) is not None
+    assert draw_lists(source.kind, shuffled_items) is not None
 
 
 def test_jigsaws_are_cropped_and_cut_row_by_row():
@@ -156,7 +161,7 @@ def test_ceilings_are_the_mean_over_all_tie_breaks():
     ]
     for name in ("accuracy", "correct"):
         mean = sum(float(score[name]) for score in tie_break_scores) / len(tie_break_scores)
-        assert float(ceilings(ties)[f"{name}_ceiling"]) == pytest.approx(mean)
+        assert float(score_ceilings(ties)[f"{name}_ceiling"]) == pytest.approx(mean)
     swapped = order_scores(torch.tensor([[0, 2, 1, 3, 4, 5]]), torch.arange(6)[None], ties)
     assert swapped["accuracy"] == 0 and swapped["accuracy_up_to_ties"] == 1
 
@@ -344,7 +349,7 @@ def test_invalid_datasets_are_refused(make_dataset):
 def test_pairwise_wins_are_shares_of_the_orders_with_both_items():
     orders = torch.tensor([[0, 1, 2], [2, 0, 1], [0, 3, 1]])
     expected = {(0, 1): 1.0, (0, 2): 0.5, (1, 2): 0.5, (0, 3): 1.0, (1, 3): 0.0}
-    wins = precedence(orders, 4)
+    wins = precedence_shares(orders, 4)
     assert {
         pair: float(wins[pair]) for pair in expected
     } == expected and wins.isnan().sum() == 4 + 2

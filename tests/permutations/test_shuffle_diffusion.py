@@ -172,10 +172,10 @@ def test_default_schedules_are_the_published_ones():
         (36, [0, 6, 8, 12]),
         (100, [0, 8, 10, 15]),
     ):
-        assert default_schedule(Riffle(), n, False) == schedule
-    assert default_schedule(Riffle(), 9, True) == list(range(10))
+        assert default_schedule(Riffle(), n, every_step=False) == schedule
+    assert default_schedule(Riffle(), 9, every_step=True) == list(range(10))
     for shuffle in (RandomTransposition(), RandomInsertion()):
-        schedule_of_three = default_schedule(shuffle, 6, False)
+        schedule_of_three = default_schedule(shuffle, 6, every_step=False)
         assert (
             schedule_of_three[0] == 0
             and schedule_of_three == sorted(set(schedule_of_three))

@@ -232,13 +232,13 @@ def describe_values(means: Mapping[str, float], sign: int) -> dict[str, dict[str
         "drop": MetricDescription("relative to the optimum", "lower"),
         "seconds_per_graph": MetricDescription("s", "lower"),
     }
-    described = {}
+    selected = {}
     for name in means:
         kind = "drop" if name.startswith("drop_") else name
         kind = "value" if name.endswith("_value") else kind
         if kind in descriptions:
-            described[name] = asdict(descriptions[kind])
-    return described
+            selected[name] = asdict(descriptions[kind])
+    return selected
 
 
 def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[float]:
@@ -320,7 +320,7 @@ def preview_graph_draw(model: GraphFlow) -> GraphDraw:
     )
 
 
-def _drop(value: float, optimum: float, sign: int) -> float:
+def _relative_drop(value: float, optimum: float, sign: int) -> float:
     """Return how far a value is below the optimum, as a fraction of it.
 
     References: Ou et al. 2025, table 1.
@@ -368,7 +368,7 @@ def write_solution_table(
         means["optimum"] = float(np.mean(optimal_values))
         for name, column in columns.items():
             mean_of_solved = float(np.mean([column[k] for k in solved]))
-            means[f"drop_{name}"] = _drop(mean_of_solved, means["optimum"], sign)
+            means[f"drop_{name}"] = _relative_drop(mean_of_solved, means["optimum"], sign)
 
     # 3. Lines.
     lines = list[dict[str, Any]]()
@@ -388,7 +388,9 @@ def write_solution_table(
             line["optimum"] = f"{optimum.value:.15g}"
             line["proved"] = optimum.proved
             for name in ("mean", "best"):
-                line[f"drop_{name}"] = f"{_drop(columns[name][k], optimum.value, sign):.6g}"
+                line[f"drop_{name}"] = (
+                    f"{_relative_drop(columns[name][k], optimum.value, sign):.6g}"
+                )
         lines.append(line)
     names = [
         "graph",

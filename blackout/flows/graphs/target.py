@@ -86,7 +86,7 @@ class GraphTarget(Target):
         num_bytes = num_graphs * max_nodes**2 * (8 if weighted else 1)
         ensure(
             num_bytes <= available_memory(),
-            f"{num_graphs:,} graphs of {max_nodes:,} nodes do not fit into memory",
+            f"{num_graphs:,} graphs of {max_nodes:,} nodes do not fit into memory; use fewer",
         )
         self.num_test = num_test
         self.num_validation = num_validation
@@ -175,7 +175,9 @@ class GraphTarget(Target):
         """Number of training graphs."""
         return len(self.num_nodes) - self.num_test - self.num_validation
 
-    def sample_instances(self, num_instances: int, chains: int, seed: int, relabel: bool) -> Tensor:
+    def sample_instances(
+        self, num_instances: int, chains: int, seed: int, *, relabel: bool
+    ) -> Tensor:
         """Draw indices to train on, int64 [num_instances * chains]: each `chains` times in a row.
 
         References: this project; checked in tests/flows/graphs/test_problems.py.

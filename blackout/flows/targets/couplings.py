@@ -85,7 +85,10 @@ class Couplings(SpinPairs):
         shape: Sequence[int] | None = None,
     ) -> None:
         values = h if J is None else J
-        ensure(values is not None or shape is not None, "couplings need J, h or shape")
+        ensure(
+            values is not None or shape is not None,
+            "couplings need J, h or shape, such as J=[[0, 1], [1, 0]]",
+        )
         if shape is None:
             shape = list(torch.as_tensor(values).shape[:1])
         super().__init__(2, list(shape))
@@ -101,7 +104,7 @@ class Couplings(SpinPairs):
             f"h must be [{d}], because J is [{d}, {d}], not {list(field.shape)}",
         )
         finite = bool(torch.isfinite(matrix).all() and torch.isfinite(field).all())
-        ensure(finite, "J and h must be finite")
+        ensure(finite, "J and h must be finite: replace NaN and infinity")
         symmetric = matrix + matrix.T
         self.pair = nn.Buffer(symmetric - torch.diag(symmetric.diag()))
         self.field = nn.Buffer(field.clone())

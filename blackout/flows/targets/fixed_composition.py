@@ -86,7 +86,7 @@ class FixedComposition(Target):
             UserError: always.
         """
         raise UserError(
-            "a target of fixed composition moves by exchanges; draw it with blackout anneal",
+            "a target of fixed composition moves by exchanges; sample it with blackout anneal",
         )
 
     def gibbs_sweep(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:

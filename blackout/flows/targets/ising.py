@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 from blackout.flows.targets.base import Target, flip_log_ratios
 from blackout.flows.targets.couplings import Couplings
 from blackout.flows.targets.lattice import Size, kaufman_log_z, lattice_bonds, transfer_matrix
@@ -92,9 +92,12 @@ class Ising(Couplings):
         """
         ranges = dict(zip(("coupling", "field"), self.ranges.tolist(), strict=True))
         for name, value in parameters.items():
-            ends = ranges.get(name)
-            valid = type(value) in (int, float) and ends is not None
-            if not valid or not min(ends) <= value <= max(ends):  # type: ignore[arg-type]
+            refuse(
+                name not in ranges,
+                f"target.{name} is fixed; only {' and '.join(ranges)} can change",
+            )
+            is_number = type(value) in (int, float)
+            if not is_number or not min(ranges[name]) <= value <= max(ranges[name]):
                 raise UserError(f"target.{name}={value} is outside the trained ranges: {ranges}")
         values = {name: end for name, (_, end) in ranges.items()} | parameters
         model = Ising(list(self.shape), **values)
@@ -114,7 +117,9 @@ class Ising(Couplings):
         start, end = self.ranges.to(index.device).unbind(1)
         return _IsingInstances(self, start + fraction * (end - start))
 
-    def sample_instances(self, num_instances: int, chains: int, seed: int, relabel: bool) -> Tensor:
+    def sample_instances(
+        self, num_instances: int, chains: int, seed: int, *, relabel: bool
+    ) -> Tensor:
         """Draw indices to train on, int64 [num_instances * chains]: each `chains` times in a row.
 
         Args:

@@ -1,7 +1,7 @@
 """Permutations with contexts as a data set: in memory, or made on demand from their index.
 
 Data sets are in `blackout.permutations.coded.datasets`. Of puzzles the items are the context, and
-the solution is the permutation (`from_puzzles`).
+the solution is the permutation (`data_from_puzzles`).
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def repetition_streams(seed: int, index: Tensor, augment: Tensor | None) -> Step
     return SampleStreams(seed, index * MAX_REPETITIONS + repetition).step(0)
 
 
-def from_puzzles(puzzles: Puzzles) -> PermutationData:
+def data_from_puzzles(puzzles: Puzzles) -> PermutationData:
     """Return puzzles as permutations `x` [b, n] that solve the context `items` [b, n, ...]."""
 
     def batch(split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:

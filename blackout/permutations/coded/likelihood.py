@@ -82,11 +82,11 @@ def mixture_nll(denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int)
             continue  # no digit is masked
         partial = codes.masked_fill(is_masked, n)
         terms[:, row] = digit_log_probs(denoiser, partial, codes, support).double().cpu()
-    return -log_mixture(terms, passes, random=True).to(codes.device)
+    return -log_mixture(terms, passes, random_order=True).to(codes.device)
 
 
 def exact_mixture(
-    denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int, random: bool = True
+    denoiser: Denoiser, codes: Tensor, support: Tensor, passes: int, *, random_order: bool = True
 ) -> Tensor:
     """Return the probability of codes when every sample has a random order of digits, float64 [M].
 
@@ -98,7 +98,7 @@ def exact_mixture(
         codes: int64 [M, n]; the probabilities of all codes of a free code sum to 1.
         support: bool [n, n].
         passes: 1..n.
-        random: whether orders are random; else from left to right.
+        random_order: whether orders are random; else from left to right.
 
     Raises:
         ValueError: more than 7 items.
@@ -122,7 +122,7 @@ def exact_mixture(
     digits = torch.arange(n, device=codes.device)
     terms = table[index.unsqueeze(-1), digits, codes.unsqueeze(1)].cpu()  # [M, 2^n, n]
     # 3. average over orders
-    return log_mixture(terms, passes, random).exp()
+    return log_mixture(terms, passes, random_order=random_order).exp()
 
 
 def _check_enumerable(n: int) -> None:
@@ -133,7 +133,7 @@ def _check_enumerable(n: int) -> None:
     )
 
 
-def log_mixture(terms: Tensor, passes: int, random: bool) -> Tensor:
+def log_mixture(terms: Tensor, passes: int, *, random_order: bool) -> Tensor:
     """Return the log-probability of codes, averaged over ordered partitions into balanced blocks.
 
     Dynamic programming over sets of masked digits, from all digits to none.
@@ -142,7 +142,7 @@ def log_mixture(terms: Tensor, passes: int, random: bool) -> Tensor:
         terms: log-probability of every digit when the digits in the bits of row r are masked,
             float64 [M, 2^n, n].
         passes: number of blocks.
-        random: whether all orders count equally; else the order is from left to right.
+        random_order: whether all orders count equally; else the order is from left to right.
 
     Returns:
         float64 [M].
@@ -157,14 +157,15 @@ def log_mixture(terms: Tensor, passes: int, random: bool) -> Tensor:
         log_masses = {}
         for masked, log_mass in previous.items():
             size = len(block)
-            subsets = list(combinations(masked, size)) if random else [masked[:size]]
+            subsets = list(combinations(masked, size)) if random_order else [masked[:size]]
             digit_terms = terms[:, sum(1 << i for i in masked)]
             for subset in subsets:
-                rest = tuple(sorted({*masked} - {*subset}))
-                new = log_mass + digit_terms[:, list(subset)].sum(1) - math.log(len(subsets))
-                if rest in log_masses:
-                    new = torch.logaddexp(log_masses[rest], new)
-                log_masses[rest] = new
+                still_masked = tuple(sorted({*masked} - {*subset}))
+                block_log_prob = digit_terms[:, list(subset)].sum(1)
+                new_log_mass = log_mass + block_log_prob - math.log(len(subsets))
+                if still_masked in log_masses:
+                    new_log_mass = torch.logaddexp(log_masses[still_masked], new_log_mass)
+                log_masses[still_masked] = new_log_mass
     return log_masses[()]
 
 

@@ -92,7 +92,9 @@ class CodeTransformer(nn.Module):
         self.head = nn.Linear(width, num_items)
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02)
-        mask = _attention_mask(num_items, causal, prefix) if causal or prefix else None
+        mask: Tensor | None = None
+        if causal or prefix:
+            mask = _attention_mask(num_items, causal=causal, prefix=prefix)
         self.register_buffer("_attends", mask, persistent=False)
 
     def forward(self, codes: Tensor, context: Context) -> Tensor:
@@ -115,7 +117,7 @@ class CodeTransformer(nn.Module):
         return self.head(self.norm(rows[:, -n:]))
 
 
-def _attention_mask(n: int, causal: bool, prefix: bool) -> Tensor:
+def _attention_mask(n: int, *, causal: bool, prefix: bool) -> Tensor:
     """Return which row (first index) may attend to which, bool [rows, rows].
 
     With a prefix all rows attend to the n rows of items, which attend to no digit.

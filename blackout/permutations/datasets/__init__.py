@@ -12,7 +12,7 @@ from blackout.permutations.datasets.jigsaws import (
     jigsaw_mnist,
 )
 from blackout.permutations.datasets.puzzles import Kind, Puzzles
-from blackout.permutations.datasets.ranked_lists import RankedLists, read_lists
+from blackout.permutations.datasets.ranked_lists import RankedLists, read_ranked_lists
 from blackout.permutations.datasets.single_permutation import one_permutation
 from blackout.permutations.datasets.sorting import Sorting, sort_digits, sort_mnist
 from blackout.permutations.datasets.tours import Tours, tsp
@@ -30,8 +30,8 @@ __all__ = [
     "jigsaw_digits",
     "jigsaw_mnist",
     "one_permutation",
-    "read_lists",
     "read_puzzles",
+    "read_ranked_lists",
     "sort_digits",
     "sort_mnist",
     "tsp",

@@ -63,16 +63,20 @@ def read_samples(
     # 1. a single array
     if not {"train", "test"} & arrays.keys():
         if len(arrays) > 1:
-            name_other_arrays(arrays, {name})
+            warn_of_unused_arrays(arrays, {name})
         values = finite_numbers(load_array(file, name), file)
         num_samples = max(1, len(values)) if values.ndim else 1
         return values, split_samples(num_samples, validation, holdout, seed)
     # 2. an array for each split
-    refuse(not {"train", "test"} <= arrays.keys(), f"{file}: `train` and `test` must come together")
+    refuse(
+        not {"train", "test"} <= arrays.keys(),
+        f"{file}: `train` and `test` must come together: add the other one, or store a single "
+        f"array `{name}` to be divided",
+    )
     names = [split for split in ("train", "val", "test") if split in arrays]
     message = f"{file}: dataset.holdout={holdout} is not used: the file has its own test data"
     refuse(holdout != DEFAULT_HOLDOUT, message)
-    name_other_arrays(arrays, set(names))
+    warn_of_unused_arrays(arrays, set(names))
     parts = [finite_numbers(arrays[split], file) for split in names]
     shapes = [list(part.shape) for part in parts]
     same_shape = all(len(shape) and shape[0] and shape[1:] == shapes[0][1:] for shape in shapes)
@@ -92,7 +96,7 @@ def read_samples(
     return torch.cat(parts), SplitRows(train, validation_rows, test)
 
 
-def name_other_arrays(arrays: Mapping[str, np.ndarray], used: set[str]) -> None:
+def warn_of_unused_arrays(arrays: Mapping[str, np.ndarray], used: set[str]) -> None:
     """Warn about arrays of a file that are not used.
 
     Warns:
@@ -121,6 +125,9 @@ def finite_numbers(array: np.ndarray, file: Path) -> Tensor:
     Raises:
         UserError: values that are no numbers, or not finite.
     """
-    refuse(array.dtype.kind not in "iufb", f"{file}: numbers are needed, not {array.dtype}")
-    refuse(not np.isfinite(array).all(), f"{file}: holds numbers that are not finite")
+    refuse(array.dtype.kind not in "iufb", f"{file}: arrays must hold numbers, not {array.dtype}")
+    refuse(
+        not np.isfinite(array).all(),
+        f"{file}: holds numbers that are not finite: replace or leave out NaN and infinity",
+    )
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))

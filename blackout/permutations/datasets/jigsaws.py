@@ -66,7 +66,7 @@ class Jigsaws(ImagePuzzles):
             image_index = draw_integers(streams, (len(index),), num_images)
         image_index = image_index % num_images
         images = self._images.batch(split, image_index)["x0"].cpu()
-        counts = self._cut(images)
+        counts = self._cut_pieces(images)
         items = counts.float() / self.scale
         if self._noise:
             # the random numbers belong to the image, not to the puzzle
@@ -74,10 +74,10 @@ class Jigsaws(ImagePuzzles):
             noise_streams = SampleStreams(key, image_index).step(0)
             u = noise_streams.next_draw().uniform((len(image_index), *images.shape[1:]))
             normal = torch.special.ndtri(u.clamp_(MIN_UNIFORM, 1 - MIN_UNIFORM)).float()
-            items = items + self._noise * self._cut(normal)
+            items = items + self._noise * self._cut_pieces(normal)
         return {"items": items, "ties": first_equal(counts)}
 
-    def _cut(self, images: Tensor) -> Tensor:
+    def _cut_pieces(self, images: Tensor) -> Tensor:
         """Cut images [b, C, H, W] into pieces [b, pieces^2, C, h, w], row by row."""
         _, h, w = self.item_shape
         p = self._pieces
@@ -93,7 +93,7 @@ def jigsaw_digits(
     seed: int = 0,
     validation: float = 0.1,
 ) -> Jigsaws:
-    """Jigsaws of scikit-learn's 8x8 digits, which need no download; the 359 test images repeat.
+    """Return jigsaws of scikit-learn's 8x8 digits, which need no download; test images repeat.
 
     Args:
         pieces: per side, 2 to 8.
@@ -118,7 +118,7 @@ def jigsaw_mnist(
     download: bool = True,
     validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
-    """Jigsaws of MNIST with pixel noise.
+    """Return jigsaws of MNIST with pixel noise.
 
     Args:
         pieces: per side, 2 to 28.
@@ -148,7 +148,7 @@ def jigsaw_cifar10(
     download: bool = True,
     validation: float = NUM_VALIDATION,
 ) -> Jigsaws:
-    """Jigsaws of CIFAR-10; arguments and errors are those of `jigsaw_mnist`.
+    """Return jigsaws of CIFAR-10; arguments and errors are those of `jigsaw_mnist`.
 
     References: Zhang et al. 2025, section 4.2.
     """

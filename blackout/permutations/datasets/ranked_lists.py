@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,14 @@ from blackout.safe_reading import check_size, reading, stored_bytes
 LIST_SUFFIXES = (".svm", ".svmlight", ".libsvm", ".txt")
 
 
+class RelevanceLists(NamedTuple):
+    """Lists of N items with F features each, and the relevance of every item."""
+
+    features: Tensor  # float64 [N, F]
+    relevance: Tensor  # whole numbers, int64 [N + 1]; a last entry of -1 for padding
+    lists: Tensor  # items of every list, int64 [lists, n]; shorter lists are padded with N
+
+
 class RankedLists(Puzzles):
     """Lists of any length, in the order of falling relevance; equal relevances in random order.
 
@@ -29,7 +38,7 @@ class RankedLists(Puzzles):
 
     Args:
         name: see `Puzzles`.
-        lists: result of `read_lists`.
+        lists: result of `read_ranked_lists`.
         holdout: share of the lists for testing.
         validation: share or number of the lists for validation.
         seed: see `Puzzles`.
@@ -43,13 +52,14 @@ class RankedLists(Puzzles):
     def __init__(
         self,
         name: str,
-        lists: tuple[Tensor, Tensor, Tensor],
+        lists: RelevanceLists,
         holdout: float,
         validation: float,
         seed: int,
     ) -> None:
-        features, self._relevance, rows = lists
-        self._lists = split_at_random(rows, validation, holdout, seed)
+        features = lists.features
+        self._relevance = lists.relevance
+        self._lists = split_at_random(lists.lists, validation, holdout, seed)
         # statistics of the training items; padding has the index of no item
         train_items = self._lists["train"].unique()
         train_features = features[train_items[train_items < len(features)]]
@@ -60,7 +70,7 @@ class RankedLists(Puzzles):
         super().__init__(
             name,
             "items",
-            rows.shape[1],
+            lists.lists.shape[1],
             tuple(self._items.shape[1:]),
             len(self._lists["test"]),
             seed,
@@ -95,7 +105,7 @@ class RankedLists(Puzzles):
         }
 
 
-def read_lists(file: Path, num_features: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def read_ranked_lists(file: Path, num_features: int | None = None) -> RelevanceLists:
     """Read lists of an svmlight file, with items such as `2 qid:7 1:0.5 3:1.2`.
 
     Items with the same qid form a list.
@@ -103,10 +113,6 @@ def read_lists(file: Path, num_features: int | None = None) -> tuple[Tensor, Ten
     Args:
         file: the file.
         num_features: of an item; None for as many as occur.
-
-    Returns:
-        Features of the items, float64 [N, num_features]; their relevance, int64 [N + 1], with a
-        last entry of -1 for padding; and the items of every list, [lists, n], padded with N.
 
     Raises:
         UserError: a file that is missing or in another format.
@@ -134,21 +140,21 @@ def read_lists(file: Path, num_features: int | None = None) -> tuple[Tensor, Ten
     index = (first + position).clamp(max=len(features) - 1)
     lists = torch.where(position < sizes.unsqueeze(1), items[index], len(features))
     relevance = F.pad(torch.from_numpy(labels).long(), (0, 1), value=-1)
-    return features, relevance, lists
+    return RelevanceLists(features, relevance, lists)
 
 
 def read_ranked_puzzles(file: Path, source: RankedLists) -> dict[str, Tensor]:
     """Read lists to be ranked, with the order of falling relevance as the truth.
 
     Raises:
-        UserError: see `read_lists`; or a list that is longer than those of the model.
+        UserError: see `read_ranked_lists`; or a list that is longer than those of the model.
     """
-    features, relevance_of_item, lists = read_lists(file, source.item_shape[0] - 1)
+    features, relevance_of_item, lists = read_ranked_lists(file, source.item_shape[0] - 1)
     excess = lists.shape[1] - source.num_items
     if excess > 0:
         raise UserError(
-            f"{file}: a list has {excess} items more than the {source.num_items} of the "
-            "model's longest"
+            f"{file}: lists must have at most {source.num_items} items, as the longest that the "
+            f"model was trained on, but one has {lists.shape[1]}: divide it"
         )
     lists = F.pad(lists, (0, -excess), value=len(features))
     relevance = relevance_of_item[lists]

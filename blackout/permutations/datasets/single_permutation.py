@@ -15,7 +15,7 @@ PERMUTATION_KEY = 3  # the order of `one_permutation`
 
 @component("dataset")
 def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> StoredPuzzles:
-    """A single permutation to be memorised: tokens 0..length - 1 in one random order.
+    """Return one random order of tokens 0..length - 1, to be memorised.
 
     Args:
         length: tokens.

@@ -77,7 +77,7 @@ def sort_digits(
     seed: int = 0,
     validation: float = 0.1,
 ) -> Sorting:
-    """Sorting of numbers made of scikit-learn's 8x8 digits, which need no download.
+    """Return lists of numbers made of scikit-learn's 8x8 digits, which need no download.
 
     Args:
         length: numbers in a list.
@@ -105,7 +105,7 @@ def sort_mnist(
     download: bool = True,
     validation: float = NUM_VALIDATION,
 ) -> Sorting:
-    """Sorting of numbers made of MNIST's digits, four of them as in the paper.
+    """Return lists of numbers made of MNIST's digits, four for each number as in the paper.
 
     Args:
         length: numbers in a list.

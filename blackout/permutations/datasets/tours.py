@@ -192,7 +192,7 @@ def fit_frame(points: Tensor) -> Frame:
     if bool((low >= 0).all() and (high <= 1).all()):
         return Frame()
     scale = float((high - low).max())
-    ensure(scale > 0, "all points of the tour are equal")
+    ensure(scale > 0, "all points of the tours are equal: at least two must differ")
     x, y = ((low + high - scale) / 2).tolist()
     return Frame((x, y), scale)
 
@@ -208,7 +208,7 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
     seed: int = 0,
     validation: float = 0.1,
 ) -> Puzzles:
-    """Shortest tours: instances made and solved here, or those of a file.
+    """Return puzzles of shortest tours, made and solved here or read from a file.
 
     Args:
         cities: of tours made here, 3 to 200.
@@ -230,7 +230,10 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
     References: Zhang et al. 2025, section 4.3.
     """
     if path is None:
-        refuse(test_path is not None, "dataset.test_path needs dataset.path, the training tours")
+        refuse(
+            test_path is not None,
+            "dataset.test_path needs the training tours: add dataset.path=<file>",
+        )
         made_instances = DEFAULT_INSTANCES if instances is None else instances
         made_held_out = DEFAULT_HELD_OUT if held_out is None else held_out
         return Tours(cities, made_instances, made_held_out, seed)
@@ -273,7 +276,9 @@ def _check_cities(file: Path, points: Tensor, cities: int) -> None:
     """Refuse a number of cities that a file's tours do not have."""
     num_cities = points.shape[1]
     is_other = cities not in (DEFAULT_CITIES, num_cities)
-    refuse(is_other, f"{file}: dataset.cities={cities}, but its tours have {num_cities}")
+    refuse(
+        is_other, f"{file}: its tours have {num_cities} cities: leave out dataset.cities={cities}"
+    )
 
 
 def _order_points(frame: Frame, points: Tensor, tours: Tensor) -> Tensor:
@@ -303,7 +308,8 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
             coordinates, tour = _parse_tour(line)
         if points and len(tour) != len(tours[0]):
             raise UserError(
-                f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}"
+                f"{path}: line {number}: tours must have {len(tours[0])} cities, as in line 1, "
+                f"not {len(tour)}"
             )
         points.append(coordinates)
         tours.append(tour)
@@ -318,7 +324,10 @@ def _parse_tour(line: str) -> tuple[list[float], list[int]]:
         ValueError: the line is no tour.
     """
     before, keyword, after = line.partition("output")
-    ensure(keyword, "the word 'output' between points and tour is missing")
+    ensure(
+        keyword,
+        "the word 'output' is missing: a line must be `x1 y1 x2 y2 ... output 1 5 ... 1`",
+    )
     ensure("_" not in line, "numbers must not have an underscore")
     coordinates = [float(number) for number in before.split()]
     tour = [int(city) - 1 for city in after.split()]
@@ -332,6 +341,6 @@ def _parse_tour(line: str) -> tuple[list[float], list[int]]:
     if len(tour) == n + 1 and tour[0] == tour[-1]:
         tour = tour[:-1]
     if len(tour) != n or not bool(is_permutation(torch.tensor(tour))):
-        raise ValueError(f"the tour does not visit each of the {n} cities once")
+        raise ValueError(f"after 'output' each city 1..{n} must occur once, and the first again")
     start = tour.index(0)
     return coordinates, tour[start:] + tour[:start]

@@ -14,16 +14,16 @@ from blackout.data.images import StrPath
 from blackout.errors import UserError, error_context, refuse
 from blackout.permutations.datasets.array_files import (
     finite_numbers,
-    name_other_arrays,
     read_samples,
     split_rows,
     to_float32,
+    warn_of_unused_arrays,
 )
 from blackout.permutations.datasets.puzzles import Puzzles, StoredPuzzles
 from blackout.permutations.datasets.ranked_lists import (
     LIST_SUFFIXES,
     RankedLists,
-    read_lists,
+    read_ranked_lists,
     read_ranked_puzzles,
 )
 from blackout.permutations.group import is_permutation
@@ -31,7 +31,7 @@ from blackout.permutations.group import is_permutation
 
 @component("dataset", ask="dataset=items dataset.path=<file>")
 def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float = 0.1) -> Puzzles:
-    """Lists of the user in their right order.
+    """Read lists of the user, which are in their right order.
 
     An .npz file has `items` [N, n, ...], numbers of any kind. Images [N, n, C, h, w] or [N, n, h,
     w] are pieces, and everything else plain numbers. An .npz with `train` and `test`, and perhaps
@@ -50,7 +50,7 @@ def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float 
     """
     file = Path(path).expanduser()
     if file.suffix in LIST_SUFFIXES:
-        return RankedLists(file.stem, read_lists(file), holdout, validation, seed)
+        return RankedLists(file.stem, read_ranked_lists(file), holdout, validation, seed)
     # 1. read
     values, rows = read_samples(file, "items", validation, holdout, seed)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
@@ -97,8 +97,8 @@ def read_puzzles(path: StrPath, source: Puzzles) -> dict[str, Tensor]:
     loaded = load_arrays(file)
     arrays = loaded if isinstance(loaded, dict) else {"items": loaded}
     names = ", ".join(arrays) or "nothing"
-    refuse("items" not in arrays, f"{file}: an array `items` is needed, found {names}")
-    name_other_arrays(arrays, {"items", "truth"})
+    refuse("items" not in arrays, f"{file}: must have an array `items`; it has {names}")
+    warn_of_unused_arrays(arrays, {"items", "truth"})
     items = _read_items(arrays["items"], file, source)
     if "truth" not in arrays:
         return {"items": items}

@@ -58,7 +58,9 @@ class Mallows(PermutationDistribution):
         values = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
         super().__init__(torch.special.xlogy(values, self.phi[..., None, None]), 2)
         if centre is not None and (centre.shape != (n,) or not bool(is_permutation(centre))):
-            raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
+            raise ValueError(
+                f"centre must have each of the items 0..{n - 1} once, not {centre.tolist()}"
+            )
         support = Lehmer.support(n, self.phi.device)
         # of the values of every digit, float64 [*batch, n, n]
         self.digit_log_probs = self.scores.masked_fill(~support, -math.inf).log_softmax(-1)

@@ -72,7 +72,7 @@ class SequentialDistribution(PermutationDistribution):
         orders = build_orders(self.place_scores(), n, select)
         ensure(
             not bool(no_item_left.any()),
-            "scores of -inf leave no item for a place: at least one must be finite",
+            "scores of -inf leave no item for a position: at least one must be finite",
         )
         return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
 

@@ -16,7 +16,7 @@ from blackout.permutations.coded import (
     rankings,
     synthetic_rankings,
 )
-from blackout.permutations.coded.data import from_puzzles
+from blackout.permutations.coded.data import data_from_puzzles
 from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import items, jigsaw_digits
@@ -33,7 +33,7 @@ from blackout.permutations.group import (
     lexicographic_rank,
     num_cycles,
 )
-from blackout.permutations.metrics import expected_unique, ndcg, rearrange
+from blackout.permutations.metrics import expected_unique_share, ndcg, rearrange
 
 
 def test_cycles_are_split_by_a_hash():
@@ -405,7 +405,7 @@ def test_baselines_beat_uniform_orders_on_their_training_distribution():
 
 def test_puzzles_become_permutations_that_solve_them():
     puzzles = jigsaw_digits(2, held_out=12)
-    source = from_puzzles(puzzles)
+    source = data_from_puzzles(puzzles)
     batch = source.batch("train", torch.arange(8))
     puzzle_batch = puzzles.batch("train", torch.arange(8))
     assert torch.equal(rearrange(batch["items"], batch["x"]), puzzle_batch["items"])
@@ -423,9 +423,9 @@ def test_scores_count_unique_valid_and_cyclic_samples():
     scores.update({"samples": x[:2]}, torch.tensor([0, 1]))
     values = scores.compute()
     assert values["unique"] == 0.75 and values["valid"] == 0.75 and values["cyclic"] == 0.75
-    assert values["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
-    assert expected_unique(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
-    assert expected_unique(1, 10) == 0.1
+    assert values["unique_of_perfect"] == pytest.approx(expected_unique_share(24, 4))
+    assert expected_unique_share(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
+    assert expected_unique_share(1, 10) == 0.1
     without_validation = replace(source, validation=None)
     with pytest.raises(UserError, match="no val data to compare samples with"):
         CodeScorer().begin(without_validation, 4, split="val")

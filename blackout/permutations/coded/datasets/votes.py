@@ -31,7 +31,7 @@ MAX_VOTE_ENTRIES = 10**8  # voters x alternatives of a file of votes
 def permutations(
     path: str | Path, holdout: float = 0.1, seed: int = 0, validation: float = 0.1
 ) -> PermutationData:
-    """Permutations or votes in a file of the user.
+    """Read permutations or votes from a file of the user.
 
     An `.npy` file has permutations [N, n], rows of 0..n-1. An `.npz` with `train` and `test`, and
     perhaps `val`, keeps these splits. A `.csv` has the same names in every row, the best first.
@@ -57,19 +57,19 @@ def permutations(
         levels, labels = read_orders(file) if file.suffix == ".csv" else read_votes(file)
         with error_context(str(file)):
             rows = split_samples(len(levels), validation, holdout, seed)
-            return from_levels(file.stem, levels, rows, seed, labels)
+            return data_from_levels(file.stem, levels, rows, seed, labels)
     with error_context(str(file)):
         x, rows = read_samples(file, "permutations", validation, holdout, seed)
     refuse(
         x.is_floating_point(),
-        f"{file}: integers in an .npy, names in a .csv, or votes (.soc, ...) are needed",
+        f"{file}: an array must hold integers; a .csv holds names, and a .soc or .toc votes",
     )
     with error_context(str(file)):
         check_permutations(file.stem, x)
-        return from_levels(file.stem, inverse(x), rows, seed)
+        return data_from_levels(file.stem, inverse(x), rows, seed)
 
 
-def from_levels(
+def data_from_levels(
     name: str, levels: Tensor, rows: SplitRows, seed: int, labels: tuple[str, ...] = ()
 ) -> PermutationData:
     """Return orders of items by rising level; items of one level are in random order.
@@ -193,8 +193,8 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     num_entries = sum(counts) * n
     if num_entries > MAX_VOTE_ENTRIES:
         raise UserError(
-            f"{file}: {num_entries:,} places of all votes together are more than "
-            f"{MAX_VOTE_ENTRIES:,}"
+            f"{file}: votes times alternatives must be at most {MAX_VOTE_ENTRIES:,}, "
+            f"not {num_entries:,}: leave out some votes"
         )
     names = tuple(name for _, name in alternatives)
     return levels.repeat_interleave(torch.tensor(counts), 0), names
