@@ -69,7 +69,7 @@ def _exact_kemeny_order(wins: np.ndarray) -> list[int]:
     number of orders with x before a member of S, summed over the members.
 
     References: Kemeny 1959; Held and Karp 1962; checked by enumeration in
-    tests/permutations/test_classical.py.
+    tests/permutations/test_kemeny.py.
     """
     n = len(wins)
     items = np.arange(n)
@@ -105,7 +105,7 @@ def improve_order(wins: np.ndarray, order: list[int]) -> list[int]:
         wins: see `kemeny_order`.
         order: of n items.
 
-    References: this project; checked in tests/permutations/test_classical.py.
+    References: this project; checked in tests/permutations/test_kemeny.py.
     """
     improved = True
     while improved:

@@ -124,7 +124,7 @@ def wrong_positions(solution: Tensor, truth: Tensor, ties: Tensor | None = None)
 
     Arguments are as for `order_scores`.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/datasets/test_puzzles.py.
     """
     if ties is None:
         return solution != truth
@@ -144,7 +144,7 @@ def score_ceilings(ties: Tensor) -> dict[str, Tensor]:
     Returns:
         `accuracy_ceiling` and `correct_ceiling`, float32 [b] each.
 
-    References: this project; checked by enumeration in tests/permutations/test_datasets.py.
+    References: this project; checked by enumeration in tests/permutations/test_metrics.py.
     """
     is_equal = (ties.unsqueeze(-1) == ties.unsqueeze(-2)).float()
     # the j-th item of its group contributes 1 / j, so that the group contributes 1 / k!
@@ -189,7 +189,8 @@ def puzzle_scores(
         truth: int64 [b, n].
         ties: see `order_scores`.
 
-    References: Zhang et al. 2025, section 4; checked in tests/permutations/test_datasets.py.
+    References: Zhang et al. 2025, section 4; checked in
+    tests/permutations/datasets/test_puzzles.py.
     """
     scores = order_scores(solution, truth, ties)
     solved_items = rearrange(items, solution)
@@ -266,7 +267,7 @@ def expected_unique_share(size: int, draws: int) -> float:
 
     It is size (1 - (1 - 1 / size)^draws) / draws.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/test_report.py.
     """
     if size == 1:
         return 1 / draws

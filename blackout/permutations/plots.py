@@ -111,7 +111,7 @@ def precedence_shares(orders: Tensor, num_items: int) -> Tensor:
     Returns:
         float64 [n, n]; nan for pairs that no order has.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/test_plots.py.
     """
     n = num_items
     i, j = torch.triu_indices(orders.shape[1], orders.shape[1], 1)

@@ -50,7 +50,7 @@ def counter_clockwise(points: Tensor, tours: Tensor) -> Tensor:
         points: [b, n, 2].
         tours: int64 [b, n]; the first city stays first.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/datasets/test_tours.py.
     """
     x, y = rearrange(points.double(), tours).unbind(-1)
     area = (x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1)
@@ -199,7 +199,7 @@ def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
     Args:
         points: in the order of their shortest tours, [b, n, 2].
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/test_tours.py.
     """
     polar = polar_tours(points)
     improved = two_opt(points, polar)

@@ -23,15 +23,7 @@ from blackout.permutations.datasets import read_puzzles
 from blackout.permutations.datasets.array_files import finite_numbers
 from blackout.permutations.metrics import NDCG_CUTOFFS, NLL_METRICS
 from blackout.permutations.queries import Condition, read_integer, summarise_orders
-from blackout.protocols import (
-    Draw,
-    Drawn,
-    OutputNames,
-    References,
-    Samples,
-    Watch,
-    refuse_unknown,
-)
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 from blackout.representation import format_fields
 

@@ -293,7 +293,7 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
         source: of the permutations; classical models are fitted to at most 20,000 of them.
         size: number of test permutations.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/test_report.py.
     """
     sizes: dict[Split, int] = {
         "train": min(MAX_FITTED, source.size("train") or MAX_FITTED),

@@ -225,7 +225,7 @@ def draw_integers(streams: StepStreams, shape: tuple[int, ...], size: int) -> Te
 def first_equal(x: Tensor) -> Tensor:
     """Return the index of the first equal entry of every entry, int64 [b, n], for x [b, n, ...].
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/datasets/test_puzzles.py.
     """
     if x.ndim > 2:  # equal numbers in place of equal entries
         x = x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2])

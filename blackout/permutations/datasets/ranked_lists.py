@@ -46,7 +46,7 @@ class RankedLists(Puzzles):
     Raises:
         ValueError: a share out of range, or no list of two items.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/datasets/test_ranked_lists.py.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ def _apply_symmetry(points: Tensor, streams: StepStreams) -> Tensor:
 
     They are still counter-clockwise.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/datasets/test_tours.py.
     """
     size, n, _ = points.shape
     quarter_turns = draw_integers(streams, (size, 1, 1), 4)
@@ -184,7 +184,7 @@ def fit_frame(points: Tensor) -> Frame:
     Args:
         points: float64 [..., 2].
 
-    References: this project; checked in tests/permutations/test_tour_files.py.
+    References: this project; checked in tests/permutations/datasets/test_tours.py.
     """
     flat = points.reshape(-1, 2)
     low = flat.amin(0)

@@ -150,7 +150,7 @@ def most_probable(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Te
         log_probs: [..., M].
         k: how many; fewer are returned if M < k.
 
-    References: this project; checked in tests/permutations/test_distributions.py.
+    References: this project; checked in tests/permutations/distributions/test_distributions.py.
     """
     log_probs, rank = log_probs.sort(dim=-1, descending=True, stable=True)
     return orders.take_along_dim(rank[..., :k, None], -2), log_probs[..., :k]

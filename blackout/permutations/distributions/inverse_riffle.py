@@ -102,7 +102,7 @@ def most_probable_bits(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         Values bool [..., K, n] and log-probabilities [..., K] in falling order; K is at most k, and
         the same for the whole batch.
 
-    References: this project; checked in tests/permutations/test_distributions.py.
+    References: this project; checked in tests/permutations/distributions/test_distributions.py.
     """
     num_changeable = min(logits.shape[-1], max(k - 1, 1))
     costs, changeable = logits.abs().topk(num_changeable, largest=False)

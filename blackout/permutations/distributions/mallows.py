@@ -86,7 +86,7 @@ class Mallows(PermutationDistribution):
 
         The distance is the sum of the digits.
 
-        References: this project; checked in tests/permutations/test_classical.py.
+        References: this project; checked in tests/permutations/distributions/test_mallows.py.
         """
         p = self.digit_log_probs.exp()
         value = torch.arange(self._n, device=p.device).double()
@@ -113,7 +113,7 @@ class Mallows(PermutationDistribution):
         Raises:
             ValueError: no orders.
 
-        References: this project; checked in tests/permutations/test_classical.py.
+        References: this project; checked in tests/permutations/distributions/test_mallows.py.
         """
         n = orders.shape[-1]
         centre = consensus(orders)
@@ -125,7 +125,7 @@ class Mallows(PermutationDistribution):
 def log_phi_of_distance(n: int, mean_distance: float) -> float:
     """Return log phi of the Mallows distribution of n items with an expected distance, in -50..50.
 
-    References: this project; checked in tests/permutations/test_classical.py.
+    References: this project; checked in tests/permutations/distributions/test_mallows.py.
     """
     values = np.arange(n, dtype=np.float64)
     low = -LOG_PHI_LIMIT

@@ -47,7 +47,7 @@ class Mixture:
         weights: float64 [K], with sum 1.
         components: K distributions on orders of the same items.
 
-    References: this project; checked in tests/permutations/test_classical.py.
+    References: this project; checked in tests/permutations/distributions/test_mixture.py.
     """
 
     weights: Tensor
@@ -164,7 +164,7 @@ class Mixture:
         Raises:
             ValueError: see `fit`; or no validation orders.
 
-        References: this project; checked in tests/permutations/test_classical.py.
+        References: this project; checked in tests/permutations/distributions/test_mixture.py.
         """
         validation, _ = _check_orders(validation, family, num_items)
         best = cls.fit(orders, family, 1, num_items)

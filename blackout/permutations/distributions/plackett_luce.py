@@ -66,7 +66,7 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
         num_items: total; None for m.
         prior: precision of a normal prior on the log-worths, which keeps them finite.
 
-    References: Plackett 1975; checked in tests/permutations/coded/test_data.py.
+    References: Plackett 1975; checked in tests/permutations/coded/test_report.py.
     """
     size = num_items or orders.shape[1]
     log_worths = torch.zeros(size, dtype=torch.float64, requires_grad=True)

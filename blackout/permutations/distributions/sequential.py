@@ -113,7 +113,7 @@ def build_orders(place_scores: PlaceScores, n: int, select: Selection) -> Tensor
     Returns:
         Permutations int64 [N, K, n].
 
-    References: this project; checked in tests/permutations/test_distributions.py.
+    References: this project; checked in tests/permutations/distributions/test_distributions.py.
     """
     # 1. choose the items
     parent: Tensor | None = None

@@ -31,15 +31,7 @@ from blackout.permutations.queries import Condition, read_integer
 from blackout.permutations.shuffle.decoding import Borders, Decoder
 from blackout.permutations.shuffle.model import BATCH, Query, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
-from blackout.protocols import (
-    Draw,
-    Drawn,
-    OutputNames,
-    References,
-    Samples,
-    Watch,
-    refuse_unknown,
-)
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.representation import format_fields
 
 if TYPE_CHECKING:

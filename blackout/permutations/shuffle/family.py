@@ -242,7 +242,7 @@ class ShuffleFamily(ComponentFamily):
 def _scores_without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return scores [b] of baselines without learning, for tours and for square pictures.
 
-    References: this project; checked in tests/permutations/test_datasets.py and
+    References: this project; checked in tests/permutations/test_tours.py and
     tests/permutations/test_borders.py.
     """
     items = batch["items"]

@@ -346,7 +346,7 @@ def synthetic_rankings(
     Raises:
         ValueError: values out of range.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/datasets/test_ratings.py.
     """
     check_length("synthetic_rankings", length)
     if num_movies < length or users < MIN_USERS or taste < 1:

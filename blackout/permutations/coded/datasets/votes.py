@@ -81,7 +81,7 @@ def data_from_levels(
         seed: of the random orders.
         labels: names of the items.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/datasets/test_votes.py.
     """
     ensure(
         len(levels) >= 2,
