@@ -8,7 +8,6 @@ from torch import Size
 
 from blackout.permutations import all_permutations, inverse, kendall_distance
 from blackout.permutations.distributions import Mallows
-from blackout.permutations.group import all_permutations
 from blackout.permutations.kemeny import consensus
 
 

@@ -17,7 +17,7 @@ from blackout.permutations.coded.losses import autoregressive_loss
 from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import Mallows, PlackettLuce
-from blackout.permutations.group import all_permutations, is_permutation
+from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 from tests.permutations.plackett_luce_codes import PlackettLuceCodes
 from tests.permutations.sampling_checks import assert_samples_follow, draw_codes

@@ -10,7 +10,6 @@ from torch import Size
 
 from blackout.permutations import all_permutations
 from blackout.permutations.distributions import Mallows, Mixture, PlackettLuce
-from blackout.permutations.group import all_permutations
 from blackout.random import SampleStreams
 from tests.permutations.sampling_checks import assert_samples_follow
 

@@ -9,7 +9,7 @@ import torch
 
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import cycles
-from blackout.permutations.group import all_permutations, lexicographic_rank, num_cycles
+from blackout.permutations.group import lexicographic_rank, num_cycles
 
 
 def test_cycles_are_split_by_a_hash():

@@ -7,7 +7,6 @@ import torch
 
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import mallows, plackett_luce
-from blackout.permutations.group import all_permutations
 
 
 def test_samples_of_known_distributions_match_them():

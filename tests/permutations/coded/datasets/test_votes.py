@@ -12,7 +12,6 @@ from blackout.errors import UserError
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import permutations
 from blackout.permutations.datasets import items
-from blackout.permutations.group import all_permutations
 
 
 def test_permutations_of_the_user_are_read_or_refused(tmp_path):
