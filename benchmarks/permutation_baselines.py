@@ -87,7 +87,9 @@ class SortingNetworkLoss(ShuffleLoss):
         if not isinstance(distribution, PlackettLuce):
             raise ValueError("a sorting network sorts scores of items: reverse=pl")
         # the highest score comes first
-        matrix = relaxed_sort(-distribution.scores, self.steepness, self.layout, self.error_free)
+        matrix = relaxed_sort(
+            -distribution.scores, self.steepness, self.layout, error_free=self.error_free
+        )
         loss = F.binary_cross_entropy(
             matrix.clamp(0, 1), F.one_hot(back, matrix.shape[-1]).to(matrix)
         )

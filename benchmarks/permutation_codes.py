@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.permutation_runs import Rows, Run
-from blackout.permutations.coded.data import all_cycles
-from blackout.permutations.coded.model import CODES, MAX_EXACT_ITEMS, Blocks, balanced_blocks
+from blackout.permutations.coded.datasets.cycles import all_cycles
+from blackout.permutations.coded.decoding import Blocks, balanced_blocks
+from blackout.permutations.coded.likelihood import MAX_EXACT_ITEMS
+from blackout.permutations.codes import CODES
 
 _CODES = ("fisher_yates", "lehmer", "insertion", "inline")
 _DEEP = (

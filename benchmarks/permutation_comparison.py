@@ -23,14 +23,15 @@ from benchmarks.measure import report
 from blackout.config.descriptions import fill_statistics
 from blackout.config.instantiate import instantiate
 from blackout.permutations.coded import CodeModel, CodeTransformer
-from blackout.permutations.coded.data import from_puzzles
+from blackout.permutations.coded.data import data_from_puzzles
+from blackout.permutations.coded.decoding import Passes
 from blackout.permutations.coded.draw import CodeDraw
-from blackout.permutations.coded.model import Passes
 from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
+from blackout.permutations.forward_process import ForwardProcess, denoising_schedule
 from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import rearrange
-from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
+from blackout.permutations.shuffles import Riffle
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
 # (items as given [B, n, ...], solution [B, n]) -> a scalar.
@@ -229,7 +230,7 @@ def fair(options: argparse.Namespace) -> None:
     scale = (
         scale if options.seconds is None else Scale(**{**vars(scale), "seconds": options.seconds})
     )
-    data = from_puzzles(source)
+    data = data_from_puzzles(source)
     rows = list[dict[str, Any]]()
     test = {
         name: values.to(device)

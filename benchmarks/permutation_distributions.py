@@ -20,7 +20,7 @@ from blackout.files import save_picture
 from blackout.permutations.distributions import Matching
 from blackout.permutations.group import all_permutations, compose, inverse, lexicographic_rank
 from blackout.permutations.metrics import rearrange
-from blackout.permutations.plots import lists
+from blackout.permutations.plots import draw_lists
 from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.permutations.shuffle.decoding import Denoiser, Sample, prepend_first
 from blackout.random import SampleStreams
@@ -110,7 +110,7 @@ def draw_laws(
         rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=told, xticks=[])
         rows[1, column].axis("off")
         if (
-            picture := lists(kind, rearrange(items, prepend_first(states[column], fixed)), 1)
+            picture := draw_lists(kind, rearrange(items, prepend_first(states[column], fixed)), 1)
         ) is not None:
             rows[1, column].imshow(picture)
     save_picture(figure, path, dpi=110)

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from blackout.errors import CommandParser, UserError, run_command
 from blackout.files import new_file, replacing
+from blackout.permutations.forward_process import MIXED_DISTANCE, denoising_schedule, mixing_time
 from blackout.permutations.shuffles import (
     MAX_TRANSPOSED_CARDS,
-    MIXED_DISTANCE,
     RandomInsertion,
     RandomTransposition,
     Riffle,
-    denoising_schedule,
-    mixing_time,
 )
 
 _RIFFLE = Riffle()

@@ -38,11 +38,10 @@ from torch import Tensor
 from benchmarks.calibration import replace_table
 from benchmarks.measure import arguments, report
 from blackout.data import digits as digit_images
-from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
-from blackout.permutations.datasets import sort_digits
-from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.datasets import sort_digits, tsp
+from blackout.permutations.distributions import Mallows, Mixture, PlackettLuce, fit_plackett_luce
 from blackout.permutations.metrics import rearrange, tour_length
-from blackout.permutations.tours import tsp, two_opt
+from blackout.permutations.tours import two_opt
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "permutations.json"

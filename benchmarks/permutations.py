@@ -24,8 +24,9 @@ from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
+from blackout.permutations.forward_process import ForwardProcess, denoising_schedule
 from blackout.permutations.relaxations import neural_sort, relaxed_sort, sinkhorn, soft_sort
-from blackout.permutations.shuffles import ForwardProcess, Riffle, denoising_schedule
+from blackout.permutations.shuffles import Riffle
 
 # A name, the direct procedure, ours.
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]

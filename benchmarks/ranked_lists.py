@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.permutations.datasets import RankedLists, read_lists
+from blackout.permutations.datasets import RankedLists, read_ranked_lists
 from blackout.permutations.metrics import ndcg_scores
 
 _FEATURES = 12
@@ -66,7 +66,7 @@ def main() -> None:
     from sklearn.datasets import load_svmlight_file
 
     x, labels, _ = load_svmlight_file(str(options.file), query_id=True)
-    numbers, relevance, _ = found = read_lists(options.file)
+    numbers, relevance, _ = found = read_ranked_lists(options.file)
     source = RankedLists(options.file.stem, found, 0.1, 0.1, 0)
     train, validation, test = (source._lists[split] for split in ("train", "val", "test"))
     by_one = [

@@ -13,9 +13,8 @@ from blackout.diffusion import PoissonLeap, PureDeath, Sampler, Schedule
 from blackout.evaluation import FeatureStatistics, Reference
 from blackout.flows import Couplings, Events, Ising, Potts
 from blackout.permutations import Riffle
-from blackout.permutations.classical import Mallows, Mixture
 from blackout.permutations.codes import Lehmer
-from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.distributions import Mallows, Mixture, PlackettLuce
 from blackout.posterior import Binomial, Direct, Identity, Inpaint, InverseProblem, PosteriorSamples
 from blackout.posterior.draw import make_prior
 from blackout.random import SampleStreams

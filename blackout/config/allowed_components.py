@@ -48,7 +48,6 @@ ALLOWED_PACKAGES: dict[str, tuple[str, ...]] = {
         "blackout.flows.energies",
         "blackout.permutations.coded",
         "blackout.permutations.datasets",
-        "blackout.permutations.tours",
     ),
     "metrics": ("blackout.evaluation", "blackout.data", "blackout.permutations.coded"),
 }

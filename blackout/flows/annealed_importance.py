@@ -140,9 +140,9 @@ def adaptive_times(
 
     # 2. Cumulative density of the times, and its inverse.
     fine_times = 1 - np.linspace(1, 0, NUM_FINE_TIMES) ** 2
-    adaptive = np.interp(fine_times, pilot.times, cumulative)
-    uniform = 1 - np.sqrt(1 - fine_times)
-    density = (1 - UNIFORM_FRACTION) * adaptive + UNIFORM_FRACTION * uniform
+    adaptive_density = np.interp(fine_times, pilot.times, cumulative)
+    uniform_density = 1 - np.sqrt(1 - fine_times)
+    density = (1 - UNIFORM_FRACTION) * adaptive_density + UNIFORM_FRACTION * uniform_density
     positions = np.linspace(0, 1, num_sweeps + 1)
     return torch.from_numpy(np.interp(positions, density, fine_times))
 
@@ -255,8 +255,8 @@ def _add_leave_one_out(log_sums: Tensor) -> Tensor:
     References: Efron 1981.
     """
     total = log_sums.logsumexp(1, keepdim=True)
-    without = total + torch.log1p(-(log_sums - total).exp())
-    return torch.cat([total, without], 1)
+    leave_one_out = total + torch.log1p(-(log_sums - total).exp())
+    return torch.cat([total, leave_one_out], 1)
 
 
 # (states, times, streams, first) -> states at t_K, and gains of the log-weights [B].

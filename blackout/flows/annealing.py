@@ -18,11 +18,7 @@ from torch import Tensor
 
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import save_arrays, write_json
-from blackout.flows.annealed_importance import (
-    anneal,
-    parallel_tempering,
-    resampling_group_size,
-)
+from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
 from blackout.flows.diagnostics import check_estimates, format_flags
 from blackout.flows.metrics import describe_estimates
 from blackout.flows.plots import sample_arrays, save_diagnostics, save_path

@@ -178,13 +178,13 @@ def check_estimates(
         ends.append(annealed_log_z + Z_95 * annealed_error)
 
     # 3. Annealing runs from states of high density.
-    missed = 0.0
+    missed_fraction = 0.0
     if target.allows_single_flips:
         modes_seed = fold_seed(seed, MODES_KEY)
-        missed = estimate_missed_mass(target, x, log_weights, values["ess"], modes_seed)
-    if missed > 0:
-        ends.append(log_z + math.log1p(missed))
-        percentage = 100 * missed / (1 + missed)
+        missed_fraction = estimate_missed_mass(target, x, log_weights, values["ess"], modes_seed)
+    if missed_fraction > 0:
+        ends.append(log_z + math.log1p(missed_fraction))
+        percentage = 100 * missed_fraction / (1 + missed_fraction)
         flags["missed_mode"] = f"the samples miss a mode of at least {percentage:.0f} % of all mass"
 
     # 4. Widen the interval of log Z.

@@ -34,15 +34,7 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.weights import estimate_target
-from blackout.protocols import (
-    Draw,
-    Drawn,
-    Outputs,
-    References,
-    Samples,
-    Watch,
-    refuse_unknown,
-)
+from blackout.protocols import Draw, Drawn, Outputs, References, Samples, Watch, refuse_unknown
 from blackout.random import fold_seed
 
 if TYPE_CHECKING:

@@ -20,13 +20,9 @@ from blackout.flows.annealing import TARGETS, Annealing, load_target
 from blackout.flows.draw import build_draw, preview_draw
 from blackout.flows.graphs.draw import build_graph_draw, preview_graph_draw
 from blackout.flows.graphs.graph_solver import METHODS, GraphSolver, load_problems
-from blackout.flows.graphs.problems import (
-    ACCEPTED_WEIGHTS,
-    GraphTarget,
-    Problem,
-    reduce_problem,
-)
+from blackout.flows.graphs.reductions import ACCEPTED_WEIGHTS, Problem, reduce_problem
 from blackout.flows.graphs.solvers import EXACT_SOLVERS, simulated_annealing
+from blackout.flows.graphs.target import GraphTarget
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import AmortisedFlow, FlowSampler, GraphFlow
 from blackout.flows.replay import Rollout

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError, ensure
-from blackout.flows.graphs.problems import GraphInstances, GraphTarget
+from blackout.flows.graphs.target import GraphInstances, GraphTarget
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
@@ -74,7 +74,9 @@ class ChainSampler(Model):
         """Return values that are shown next to the estimates: exact ones, where known."""
         return exact_references(self.target)
 
-    def training_loss(self, network: nn.Module, batch: Mapping[str, Any], due: bool) -> Tensor:
+    def training_loss(
+        self, network: nn.Module, batch: Mapping[str, Any], *, rollout_due: bool
+    ) -> Tensor:
         """Return the mean squared residual over states of the replay buffer, a scalar.
 
         References: Ou et al. 2025, Algorithm 1.
@@ -82,14 +84,14 @@ class ChainSampler(Model):
         Args:
             network: the rates in training.
             batch: with the training step `batch` and `position`, int64 [b].
-            due: whether a rollout is made first.
+            rollout_due: whether a rollout is made first.
         """
         rollout = self.rollout
         replay_buffer = self.replay_buffer
         assert rollout is not None and replay_buffer is not None
         assert isinstance(network, LocallyEquivariant)
         step = batch["batch_number"]
-        if due or int(replay_buffer.num_rollouts) == 0:
+        if rollout_due or int(replay_buffer.num_rollouts) == 0:
             self.roll_out(rollout, replay_buffer, fold_seed(self.seed, ROLLOUT_KEY, step), step)
         position = batch["position"].to(self.device)
         streams = SampleStreams(fold_seed(self.seed, BATCH_KEY), position).step(step)
@@ -265,10 +267,10 @@ class FlowSampler(ChainSampler):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the loss of a training step; see `training_loss`."""
         assert self.rollout is not None
-        due = batch["batch_number"] % self.rollout.every_n_steps == 0
+        rollout_due = batch["batch_number"] % self.rollout.every_n_steps == 0
         # the residual is a difference of large numbers
         with torch.autocast(self.device.type, enabled=False):
-            return self.training_loss(self.network, batch, due)
+            return self.training_loss(self.network, batch, rollout_due=rollout_due)
 
     def try_once(self) -> None:
         """Evaluate target and network once.
@@ -322,7 +324,7 @@ class AmortisedFlow(FlowSampler):
         """Make a rollout of some instances, each with `chains_per_instance` chains."""
         num_instances = rollout.chains // rollout.chains_per_instance
         index = self.target.sample_instances(
-            num_instances, rollout.chains_per_instance, seed, rollout.relabel_nodes
+            num_instances, rollout.chains_per_instance, seed, relabel=rollout.relabel_nodes
         ).to(self.device)
         replay_buffer.instance[replay_buffer.next_slot] = index
         target = self.target.instances(index)

@@ -169,13 +169,13 @@ class ReplayBuffer(nn.Module):
         shape = (rollout.buffer_size, rollout.num_times, rollout.chains)
         # one byte per site, and a number per log-ratio
         bytes_per_state = sites * (1 + BYTES_PER_LOG_RATIO * levels)
-        needed = math.prod(shape) * bytes_per_state
-        available = available_memory()
+        needed_bytes = math.prod(shape) * bytes_per_state
+        available_bytes = available_memory()
         refuse(
-            needed > available,
+            needed_bytes > available_bytes,
             f"rollout: buffer_size x num_times x chains = {math.prod(shape):,} states need "
-            f"{needed / 1e9:,.1f} GB of memory, but {available / 1e9:,.1f} GB are free; "
-            "reduce one of them",
+            f"{needed_bytes / 1e9:,.1f} GB of memory, but {available_bytes / 1e9:,.1f} GB are "
+            "free; reduce one of them",
         )
         self.x = nn.Buffer(torch.zeros(*shape, sites, dtype=torch.uint8))
         self.log_ratios = nn.Buffer(torch.zeros(*shape, sites, levels))
@@ -285,7 +285,9 @@ def roll_out(
     log_ratios = torch.zeros_like(replay_buffer.log_ratios[0])
     dlogp_dt = torch.zeros(shape, dtype=torch.float64, device=device)
     control_variate = torch.zeros(shape, dtype=torch.float64, device=device)
-    resampled_together = rollout.group_size if num_instances == 1 else rollout.chains_per_instance
+    resampling_group_size = rollout.chains_per_instance
+    if num_instances == 1:
+        resampling_group_size = rollout.group_size
 
     # groups have one size, so that no rounding depends on the number of processes
     for chains in my_batches(rollout.chains, rollout.group_size):
@@ -319,7 +321,7 @@ def roll_out(
                     indices,
                     fold_seed(seed, RESAMPLING_KEY, k),
                     rollout.resample_below,
-                    resampled_together,
+                    resampling_group_size,
                 )
                 states, log_weights = resampling(states, log_weights, 0)
 

@@ -431,9 +431,9 @@ def draw_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
     points = torch.minimum(u * total, below_total)[:, None]
     choice = torch.searchsorted(edges, points, right=True).squeeze(1)
     choice = choice.clamp_(max=edges.shape[1] - 1)
-    after = x.clone()
-    after[rows, choice // levels] = (choice % levels).to(x.dtype)
-    return after
+    next_x = x.clone()
+    next_x[rows, choice // levels] = (choice % levels).to(x.dtype)
+    return next_x
 
 
 def run_reverse(
@@ -463,7 +463,7 @@ def run_reverse(
     log_eta = -target.sites * math.log(target.levels)
     log_weights = torch.full((len(x),), log_eta, dtype=torch.float64, device=x.device)
     times = torch.linspace(1, 0, num_steps + 1).double().tolist()
-    visited = [x]
+    interval_states = [x]
     for k, (late, early) in enumerate(pairwise(times)):
         middle = (early + late) / 2
         for part in _simulate_events(net_rates, states, late, early, streams.step(k)):
@@ -476,5 +476,5 @@ def run_reverse(
             difference = part.states.log_density[part.jumping] - part.next_states.log_density
             log_weights[jumping_rows] += middle * difference
             states = states.replace(jumping_rows, part.next_states)
-        visited.append(states.x)
-    return log_weights, visited
+        interval_states.append(states.x)
+    return log_weights, interval_states

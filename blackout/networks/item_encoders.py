@@ -41,7 +41,7 @@ class PieceEncoder(nn.Module):
         ValueError: `item_shape` is not that of an image, or a size is below 1.
 
     References: after Zhang et al. 2025, Table 8, which has no map of the pixels; checked in
-    tests/permutations/test_datasets.py.
+    tests/permutations/datasets/test_puzzles.py.
 
     Example:
         >>> PieceEncoder([1, 4, 4], features=8)(torch.zeros(1, 9, 1, 4, 4)).shape
@@ -98,7 +98,8 @@ class StripEncoder(nn.Module):
     Raises:
         ValueError: `item_shape` is not that of an image or cannot be divided, or a size is below 1.
 
-    References: after Zhang et al. 2025, Table 10; checked in tests/permutations/test_datasets.py.
+    References: after Zhang et al. 2025, Table 10; checked in
+    tests/permutations/datasets/test_puzzles.py.
 
     Example:
         >>> StripEncoder([1, 28, 112], features=8)(torch.zeros(1, 5, 1, 28, 112)).shape

@@ -1,5 +1,6 @@
 """Permutations: card shuffles, distributions, factorised codes, relaxations, classical models."""
 
+from blackout.permutations.forward_process import ForwardProcess
 from blackout.permutations.group import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.relaxations import (
     gumbel_sinkhorn,
@@ -9,12 +10,7 @@ from blackout.permutations.relaxations import (
     sinkhorn,
     soft_sort,
 )
-from blackout.permutations.shuffles import (
-    ForwardProcess,
-    RandomInsertion,
-    RandomTransposition,
-    Riffle,
-)
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 
 __all__ = [
     "ForwardProcess",

@@ -4,10 +4,11 @@ A permutation x of n items becomes n integers c. Digit i may have any value of i
 the other digits are, and each of the n! choices occurs once. So independent digits define a
 distribution on permutations. Definitions are 0-based:
 
-    Lehmer       c_i = #{j > i: x_j < x_i}           0 .. n - 1 - i   sum: inversions Insertion
-    c_k = #{j < k: p_j < p_k}, p = x^-1 0 .. k           k minus the left Lehmer digit of the
-    inverse FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles Inline
-    x itself                            0 .. n - 1       not factorised: the counter-example
+    code         digits                                 support          property
+    Lehmer       c_i = #{j > i: x_j < x_i}              0 .. n - 1 - i   their sum counts inversions
+    Insertion    c_k = #{j < k: p_j < p_k}, p = x^-1    0 .. k           positions of insertion
+    FisherYates  draws of a shuffle by swaps            0 .. n - 1 - i   each 0 closes a cycle
+    Inline       x itself                               0 .. n - 1       not factorised
 
 Computations have the positions first and use the narrowest integers, so that one step compares or
 moves a whole batch.
@@ -244,3 +245,11 @@ class Inline(Code):
     def _decode(code: Tensor) -> Tensor:
         """Return a copy of the digits [..., n], whether they are a permutation or not."""
         return code.long().clone()
+
+
+CODES: dict[str, type[Code]] = {
+    "lehmer": Lehmer,
+    "fisher_yates": FisherYates,
+    "insertion": Insertion,
+    "inline": Inline,
+}

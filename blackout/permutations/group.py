@@ -210,7 +210,8 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
     for m in range(2, n + 1):
         neighbours = pairwise([0, *numbers, 0])  # A(m - 1, r - 1) and A(m - 1, r)
         numbers = [
-            r * same + (m - r + 1) * previous for r, (previous, same) in enumerate(neighbours, 1)
+            r * current + (m - r + 1) * previous
+            for r, (previous, current) in enumerate(neighbours, 1)
         ]
     return tuple(numbers)
 

@@ -22,8 +22,13 @@ from blackout.permutations.group import compose, inverse, kendall_distance
 from blackout.protocols import MetricDescription
 
 TOUR_TOLERANCE = 1e-6  # relative; the lengths of equal tours are float32 sums of different order
-CUTOFFS = (1, 5, 10)  # the k of the reported NDCG@k; those above the length are left out
+NDCG_CUTOFFS = (1, 5, 10)  # the k of the reported NDCG@k; those above the length are left out
 
+# what the metrics of models of permutations mean, by name
+NLL_METRICS = {
+    "nll_bits": MetricDescription("bits per permutation", "lower"),
+    "nll_bits_test": MetricDescription("bits per permutation", "lower"),
+}
 PUZZLE_METRICS = {
     "accuracy": MetricDescription("share of puzzles", "higher"),
     "accuracy_up_to_ties": MetricDescription("share of puzzles", "higher"),
@@ -34,13 +39,22 @@ PUZZLE_METRICS = {
     "greedy_correct": MetricDescription("share of places", "higher"),
     "kendall_ranks": MetricDescription(better="higher"),
     "kendall_lists": MetricDescription(better="higher"),
-    **{f"ndcg_at_{k}": MetricDescription(better="higher") for k in CUTOFFS},
+    **{f"ndcg_at_{k}": MetricDescription(better="higher") for k in NDCG_CUTOFFS},
     "rmse": MetricDescription("values of items", "lower"),
     "mae": MetricDescription("values of items", "lower"),
     "rmse_normalised": MetricDescription("standard deviations", "lower"),
     "mae_normalised": MetricDescription("standard deviations", "lower"),
     "gap": MetricDescription("relative", "lower"),
     "tour_length": MetricDescription(better="lower"),
+}
+# scores of samples that a data set of permutations may define
+SAMPLE_METRICS = {
+    "valid": MetricDescription("share of samples", "higher"),
+    "unique": MetricDescription("share of samples", "reference"),
+    "cyclic": MetricDescription("share of samples", "higher"),
+    "in_train": MetricDescription("share of samples", "reference"),
+    "distance": MetricDescription("adjacent swaps", "reference"),
+    **PUZZLE_METRICS,
 }
 # factors of logits and scores from which the best on validation data is chosen; 0 is uniform
 SHARPNESS_CHOICES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.0)
@@ -55,7 +69,7 @@ def read_sharpness(tensors: Mapping[str, Tensor]) -> Tensor:
     """
     sharpness = tensors.get("sharpness", torch.ones((), dtype=torch.float64))
     valid = sharpness.ndim == 0 and sharpness.is_floating_point() and 0 <= float(sharpness) <= 1
-    refuse(not valid, "the sharpness of the model is not a number from 0 to 1")
+    refuse(not valid, "the tensor `sharpness` of the model must be one number from 0 to 1")
     return sharpness.double()
 
 
@@ -87,7 +101,7 @@ def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) ->
     Returns:
         `accuracy` (all positions right), `correct` (share of right positions), `kendall_ranks` and
         `kendall_lists` (-1 to 1); with ties also `accuracy_up_to_ties` and the scores of
-        `ceilings`.
+        `score_ceilings`.
 
     References: Zhang et al. 2025, section 4; Kendall 1938.
     """
@@ -101,7 +115,7 @@ def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) ->
     }
     if ties is not None:
         scores["accuracy_up_to_ties"] = ~wrong_positions(solution, truth, ties).any(-1)
-        scores |= ceilings(ties)
+        scores |= score_ceilings(ties)
     return {name: values.float() for name, values in scores.items()}
 
 
@@ -110,7 +124,7 @@ def wrong_positions(solution: Tensor, truth: Tensor, ties: Tensor | None = None)
 
     Arguments are as for `order_scores`.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/datasets/test_puzzles.py.
     """
     if ties is None:
         return solution != truth
@@ -118,7 +132,7 @@ def wrong_positions(solution: Tensor, truth: Tensor, ties: Tensor | None = None)
     return ties.gather(-1, right_position) != ties
 
 
-def ceilings(ties: Tensor) -> dict[str, Tensor]:
+def score_ceilings(ties: Tensor) -> dict[str, Tensor]:
     """Return the expected scores of a perfect solver that orders equal items at random.
 
     These are its expected accuracy and share of right positions. A group of k equal items is in the
@@ -130,7 +144,7 @@ def ceilings(ties: Tensor) -> dict[str, Tensor]:
     Returns:
         `accuracy_ceiling` and `correct_ceiling`, float32 [b] each.
 
-    References: this project; checked by enumeration in tests/permutations/test_datasets.py.
+    References: this project; checked by enumeration in tests/permutations/test_metrics.py.
     """
     is_equal = (ties.unsqueeze(-1) == ties.unsqueeze(-2)).float()
     # the j-th item of its group contributes 1 / j, so that the group contributes 1 / k!
@@ -175,7 +189,8 @@ def puzzle_scores(
         truth: int64 [b, n].
         ties: see `order_scores`.
 
-    References: Zhang et al. 2025, section 4; checked in tests/permutations/test_datasets.py.
+    References: Zhang et al. 2025, section 4; checked in
+    tests/permutations/datasets/test_puzzles.py.
     """
     scores = order_scores(solution, truth, ties)
     solved_items = rearrange(items, solution)
@@ -242,15 +257,17 @@ def ndcg_scores(ranking: Tensor, relevance: Tensor) -> dict[str, Tensor]:
 
     Arguments are as for `ndcg`.
     """
-    return {f"ndcg_at_{k}": ndcg(ranking, relevance, k) for k in CUTOFFS if k <= ranking.shape[1]}
+    return {
+        f"ndcg_at_{k}": ndcg(ranking, relevance, k) for k in NDCG_CUTOFFS if k <= ranking.shape[1]
+    }
 
 
-def expected_unique(size: int, draws: int) -> float:
+def expected_unique_share(size: int, draws: int) -> float:
     """Return the expected share of distinct values among uniform draws from `size` values.
 
     It is size (1 - (1 - 1 / size)^draws) / draws.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/test_report.py.
     """
     if size == 1:
         return 1 / draws

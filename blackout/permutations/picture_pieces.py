@@ -69,17 +69,18 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
         raise UserError(f"{path}: the grid is missing; add grid=4 for 4x4 pieces, or grid=3x5")
     rows, columns = _parse_grid(grid)
     if not path.is_dir():
-        return _cut(path, _read(path), rows, columns), columns
+        return _cut_picture(path, _read_picture(path), rows, columns), columns
     number = len(files)
     refuse(
-        number != rows * columns, f"{path}: {number} pictures do not fill a {rows}x{columns} grid"
+        number != rows * columns,
+        f"{path}: {number} pictures do not fill a {rows}x{columns} grid; choose another grid=",
     )
-    images = [_read(file) for file in files]
+    images = [_read_picture(file) for file in files]
     for file, image in zip(files, images, strict=True):
         if image.shape != images[0].shape or min(image.shape[1:]) < MIN_PIECE_SIDE:
             raise UserError(
                 f"{file}: pieces must be of one size, at least 2x2 pixels; this one is "
-                f"{_size(image)}, {files[0].name} is {_size(images[0])}"
+                f"{_format_size(image)}, {files[0].name} is {_format_size(images[0])}"
             )
     return torch.stack(images), columns
 
@@ -105,11 +106,11 @@ def _parse_grid(grid: str) -> tuple[int, int]:
     return rows, columns
 
 
-def _read(path: Path) -> Tensor:
+def _read_picture(path: Path) -> Tensor:
     return torch.from_numpy(np.array(read_image(path, "RGB"))).permute(2, 0, 1)
 
 
-def _cut(path: Path, image: Tensor, rows: int, columns: int) -> Tensor:
+def _cut_picture(path: Path, image: Tensor, rows: int, columns: int) -> Tensor:
     """Cut a picture [3, H, W]; pixels that do not fill a row or column of pieces are left out."""
     height = image.shape[1] // rows
     width = image.shape[2] // columns
@@ -122,5 +123,5 @@ def _cut(path: Path, image: Tensor, rows: int, columns: int) -> Tensor:
     return pieces.permute(1, 3, 0, 2, 4).flatten(0, 1)
 
 
-def _size(image: Tensor) -> str:
+def _format_size(image: Tensor) -> str:
     return f"{image.shape[2]}x{image.shape[1]}"

@@ -16,7 +16,7 @@ from blackout.permutations.metrics import rearrange, wrong_positions
 from blackout.protocols import Samples
 
 # kind of items -> name of the picture of solved puzzles
-NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
+PICTURE_NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
 
 # colours, red, green and blue from 0 to 255
 RED = (220, 30, 30)
@@ -37,7 +37,7 @@ MAX_LABEL_LENGTH = 16  # characters
 MAX_PRECEDENCE_ITEMS = 24  # items in the figure of precedence, those that win most
 
 
-def picture(
+def draw_samples(
     samples: Samples, data: Mapping[str, Any], columns: int | None = None
 ) -> Image.Image | None:
     """Return a picture of samples of a model of permutations; None for items that cannot be shown.
@@ -60,9 +60,9 @@ def picture(
     if kind in (None, "rankings"):
         rows = solution if items is None else rearrange(items, solution)
         num_values = data.get("num_tokens", rows.shape[1])
-        return _numbers(rows, num_values, columns, names=data.get("labels") or ())
+        return _draw_numbers(rows, num_values, columns, names=data.get("labels") or ())
     if items is None:
-        return lists(kind, solution, columns)
+        return draw_lists(kind, solution, columns)
     solved_items = rearrange(items, solution)
     truth = batch.get("target", batch.get("truth"))
     is_wrong: Tensor | None = None
@@ -71,14 +71,14 @@ def picture(
         is_wrong = wrong_positions(solution, truth, batch.get("ties"))
         true_items = rearrange(items, truth)
     if kind != "pieces":
-        return lists(kind, solved_items, columns, is_wrong, true_items)
-    pairs = zip(_tiles(kind, items), _tiles(kind, solved_items, is_wrong), strict=True)
+        return draw_lists(kind, solved_items, columns, is_wrong, true_items)
+    pairs = zip(_draw_tiles(kind, items), _draw_tiles(kind, solved_items, is_wrong), strict=True)
     return arrange_tiles(
         [arrange_tiles(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE
     )
 
 
-def lists(
+def draw_lists(
     kind: str,
     items: Tensor,
     columns: int | None = None,
@@ -95,13 +95,13 @@ def lists(
         true_items: tours to be drawn below, [b, n, 2].
     """
     if kind == "tokens":
-        return _numbers(items, items.shape[1], columns, is_wrong)
-    if kind not in NAMES:
+        return _draw_numbers(items, items.shape[1], columns, is_wrong)
+    if kind not in PICTURE_NAMES:
         return None
-    return arrange_tiles(_tiles(kind, items, is_wrong, true_items), columns, 6, 3, WHITE)
+    return arrange_tiles(_draw_tiles(kind, items, is_wrong, true_items), columns, 6, 3, WHITE)
 
 
-def precedence(orders: Tensor, num_items: int) -> Tensor:
+def precedence_shares(orders: Tensor, num_items: int) -> Tensor:
     """Return the share of orders with both items in which one (row) precedes the other (column).
 
     Args:
@@ -111,7 +111,7 @@ def precedence(orders: Tensor, num_items: int) -> Tensor:
     Returns:
         float64 [n, n]; nan for pairs that no order has.
 
-    References: this project; checked in tests/permutations/test_datasets.py.
+    References: this project; checked in tests/permutations/test_plots.py.
     """
     n = num_items
     i, j = torch.triu_indices(orders.shape[1], orders.shape[1], 1)
@@ -121,7 +121,7 @@ def precedence(orders: Tensor, num_items: int) -> Tensor:
 
 
 def precedence_figure(shares: Mapping[str, Tensor], names: Sequence[str]) -> Any:
-    """Return a figure of matrices of `precedence`.
+    """Return a figure of matrices of `precedence_shares`.
 
     Items are sorted by their mean in the first matrix.
 
@@ -146,7 +146,7 @@ def precedence_figure(shares: Mapping[str, Tensor], names: Sequence[str]) -> Any
     return figure
 
 
-def _tiles(
+def _draw_tiles(
     kind: str,
     items: Tensor,
     is_wrong: Tensor | None = None,
@@ -155,7 +155,7 @@ def _tiles(
     """Return a picture of every list: pieces in a grid, strips from the top, or a tour."""
     if kind == "points":
         return [
-            _tour(points, None if true_items is None else true_items[i])
+            _draw_tour(points, None if true_items is None else true_items[i])
             for i, points in enumerate(items)
         ]
     n = items.shape[1]
@@ -164,12 +164,12 @@ def _tiles(
     if kind == "strips":
         columns = 1
     return [
-        _cells(images, columns, None if is_wrong is None else is_wrong[i])
+        _draw_images(images, columns, None if is_wrong is None else is_wrong[i])
         for i, images in enumerate(items)
     ]
 
 
-def _cells(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image:
+def _draw_images(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image:
     """Return images [n, C, h, w] in [0, 1], enlarged and framed.
 
     Frames are grey, or red where an image is wrong.
@@ -189,7 +189,7 @@ def _cells(images: Tensor, columns: int, is_wrong: Tensor | None) -> Image.Image
     return arrange_tiles(cells, columns, 0, 0, GREY)
 
 
-def _tour(points: Tensor, shortest: Tensor | None) -> Image.Image:
+def _draw_tour(points: Tensor, shortest: Tensor | None) -> Image.Image:
     """Return a closed tour through points [n, 2] in black, over the shortest one, wide and pale."""
     tile = Image.new("RGB", (TOUR_SIDE, TOUR_SIDE), WHITE)
     draw = ImageDraw.Draw(tile)
@@ -209,7 +209,7 @@ def _tour(points: Tensor, shortest: Tensor | None) -> Image.Image:
     return tile
 
 
-def _numbers(
+def _draw_numbers(
     rows: Tensor,
     num_values: int,
     columns: int | None = None,

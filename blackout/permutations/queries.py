@@ -74,7 +74,10 @@ class Condition:
                 letters = f", A..{chr(64 + n)}" if n <= NUM_LETTERS else ""
                 allowed = ", ".join(names[:5]) if names else f"0..{n - 1}{letters}"
                 raise UserError(f"given: there is no item {name!r}; items are {allowed}")
-            refuse(names.count(name) > 1, f"given: {names.count(name)} items are called {name!r}")
+            refuse(
+                names.count(name) > 1,
+                f"given: {names.count(name)} items are called {name!r}; use its number",
+            )
             return index[name]
 
         # 1. parse the clauses
@@ -86,12 +89,12 @@ class Condition:
             if match is None:
                 raise UserError(
                     f"given: {clause.strip()!r} is not understood: say A before B, A after B, "
-                    "A first, A last, A at 2 (places from 0), separated by commas"
+                    "A first, A last, A at 2 (positions from 0), separated by commas"
                 )
             item = parse_item(match[1])
             if match[2]:
-                other = parse_item(match[3])
-                pairs.append((item, other) if match[2] == "before" else (other, item))
+                second = parse_item(match[3])
+                pairs.append((item, second) if match[2] == "before" else (second, item))
                 continue
             named_positions = {"first": 0, "last": n - 1}
             position = int(match[5]) if match[5] else named_positions[match[4]]
@@ -107,7 +110,10 @@ class Condition:
         for position in range(n):
             candidates = (i for i in remaining if earliest[i] <= position)
             item = min(candidates, key=latest.__getitem__, default=-1)
-            refuse(item < 0 or latest[item] < position, f"given: no order fulfils {text!r}")
+            refuse(
+                item < 0 or latest[item] < position,
+                f"given: no order fulfils {text!r}; leave out a clause",
+            )
             remaining.remove(item)
         before = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
         return cls(text, torch.tensor(earliest), torch.tensor(latest), before)
@@ -193,7 +199,7 @@ def summarise_orders(
         if bool((condition_log_prob == -torch.inf).any()):
             raise UserError(
                 f"given: none of {orders.shape[1]:,} orders of this model "
-                f"fulfils {condition.text!r}"
+                f"fulfils {condition.text!r}; ask for less"
             )
     log_weights = log_weights.log_softmax(-1)
     weights = log_weights.exp().unsqueeze(-1)

@@ -133,7 +133,7 @@ def neural_sort(values: Tensor, temperature: float) -> Tensor:
 
 
 def relaxed_sort(
-    values: Tensor, steepness: float, layout: Layout = "odd_even", error_free: bool = False
+    values: Tensor, steepness: float, layout: Layout = "odd_even", *, error_free: bool = False
 ) -> Tensor:
     """Return the relaxed permutation of a differentiable sorting network, [..., n, n].
 

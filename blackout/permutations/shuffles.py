@@ -1,4 +1,4 @@
-"""Card shuffles as random walks on permutations, and the forward process of shuffle diffusion.
+"""Card shuffles as random walks on permutations.
 
 A shuffle takes a list x to x[sigma] with a random permutation sigma. Several shuffles compose to
 one permutation, pi_t = compose(pi_{t-1}, sigma_t), which is drawn directly: t riffles are one
@@ -6,37 +6,26 @@ one permutation, pi_t = compose(pi_{t-1}, sigma_t), which is drawn directly: t r
 of a forward step; `sample_inverse` draws it directly, with the distribution of
 `inverse(sample(...))`.
 
-The total variation distance from uniform is exact: for riffles and insertions in integers, for
-    transpositions by the
-Markov chain on cycle types, up to 30 cards. `denoising_schedule` chooses times by these distances.
-`ForwardProcess` is a shuffle that is observed at scheduled times.
+The total variation distance from uniform is exact: in integers for riffles and insertions, by the
+Markov chain on cycle types for transpositions of up to 30 cards.
 
 Example:
-    >>> import torch
-    >>> from blackout.permutations import ForwardProcess, Riffle
-    >>> process = ForwardProcess(Riffle(), [0, 2, 7])
-    >>> states, inverse_steps = process.sample_walks(4, 8, 1, torch.Generator().manual_seed(0))
-    >>> list(states.shape)
-    [8, 1, 2, 4]
     >>> round(Riffle().total_variation(4, 7), 4)
     0.0091
 
-References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.1 and 3.4, appendix F; Bayer and
-Diaconis 1992; Diaconis et al. 1992; Diaconis and Shahshahani 1981. Exact checks are in
-tests/verification.
+References: Zhang et al. 2025 (SymmetricDiffusers), section 3.1 and appendix F; Bayer and Diaconis
+1992; Diaconis et al. 1992; Diaconis and Shahshahani 1981. Exact checks are in tests/verification.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -61,14 +50,7 @@ from blackout.representation import format_arguments
 Size: TypeAlias = int | tuple[int, ...]
 
 MAX_RIFFLES = 40  # in one draw: labels have one bit per riffle, and uniforms have 52 bits
-MAX_SHUFFLES = 100_000  # in a schedule of other shuffles
 MAX_TRANSPOSED_CARDS = 30  # with 5,604 cycle types, all of which are enumerated
-
-# the rule for schedules, of Zhang et al. 2025, section 3.4; see `denoising_schedule`
-MIXED_DISTANCE = 0.005  # distance from uniform at the final time
-FIRST_DISTANCE = 0.46  # largest distance from uniform at the first time after 0
-MIN_CHANGE = 0.29  # smallest distance between the distributions at two consecutive times
-CUTOFF_FRACTION = 0.75  # of the mixing time, for the intermediate time of long transposition walks
 
 
 class Shuffle(ABC):
@@ -186,7 +168,7 @@ class Riffle(Shuffle):
         u = _draw_uniforms(n, n, (*shape, len(times)), generator)
         labels = u.mul_(num_labels).to(positions.dtype)
         keys = torch.add(positions, labels, alpha=n)
-        return _order_of_keys(keys).movedim(-2, 0)
+        return _argsort_keys(keys).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """Return log q(sigma), float64 [...]; -inf for more rising sequences than labels.
@@ -238,7 +220,7 @@ class RandomInsertion(Shuffle):
         last_choice = torch.full((*cards.shape[:-1], n), -1, device=cards.device)
         last_choice.scatter_reduce_(-1, cards, identity_like(cards), "amax")
         positions = torch.arange(n, device=last_choice.device)
-        return _order_of_keys(last_choice.add_(1).mul_(n).add_(positions))
+        return _argsort_keys(last_choice.add_(1).mul_(n).add_(positions))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """Return log q(sigma), float64 [...].
@@ -436,7 +418,7 @@ def _next_cycle_types(cycle_type: tuple[int, ...]) -> dict[tuple[int, ...], floa
     return probabilities
 
 
-def _order_of_keys(keys: Tensor) -> Tensor:
+def _argsort_keys(keys: Tensor) -> Tensor:
     """Return the argsort of integer keys [..., n], which it overwrites.
 
     The last digit of a key to the base n is its position. No two keys are equal, and the sorted
@@ -485,164 +467,6 @@ def _source_device(generator: RandomSource) -> torch.device:
     if isinstance(generator, StepStreams):
         return generator.keys.device
     return torch.device("cpu") if generator is None else generator.device
-
-
-def denoising_schedule(n: int) -> list[int]:
-    """Return the denoising schedule 0 = t_0 < t_1 < ... < t_k = T for riffles of n cards.
-
-    T is the time whose distance from uniform is nearest to 0.005 on a logarithmic scale. t_1 is the
-    first time with a distance of at most 0.46. Each further time is the first whose distribution is
-    at least 0.29 from that at the time before; the last is T. The thresholds reproduce tables 9 and
-    11 of the paper for 9, 25, 36 and 100 items.
-
-    Raises:
-        ValueError: n < 2.
-
-    References: Zhang et al. 2025, section 3.4; this project, checked in
-        tests/permutations/test_mixing.py.
-    """
-    ensure(n >= 2, f"a schedule needs at least 2 cards, not {n}")
-    riffle = Riffle()
-    mixed = mixing_time(riffle, n, MIXED_DISTANCE)
-    log_errors = {
-        t: abs(math.log(riffle.total_variation(n, t) / MIXED_DISTANCE)) for t in (mixed - 1, mixed)
-    }
-    final = min(log_errors, key=log_errors.__getitem__)
-    times = [0, mixing_time(riffle, n, FIRST_DISTANCE)]
-    for t in range(times[-1] + 1, final):
-        if riffle.total_variation(n, times[-1], t) >= MIN_CHANGE:
-            times.append(t)
-    return times if times[-1] == final else [*times, final]
-
-
-def mixing_time(shuffle: Shuffle, n: int, distance: float) -> int:
-    """Return the smallest number of shuffles that brings the cards close to uniform.
-
-    Then the total variation distance from the uniform distribution is at most `distance`.
-
-    References: Zhang et al. 2025, section 3.4. It is found by bisection.
-    """
-    upper = 1
-    while shuffle.total_variation(n, upper) > distance:
-        upper *= 2
-    return bisect_left(
-        range(upper), -distance, upper // 2, key=lambda t: -shuffle.total_variation(n, t)
-    )
-
-
-@component("shuffle")
-@dataclass(frozen=True)
-class ForwardProcess:
-    """The forward process X_t = X_0[pi_t]: a shuffle observed at several times.
-
-    The times are 0 = t_0 < t_1 < ... < t_k.
-
-    Args:
-        method: the shuffle.
-        schedule: the times t_0, ..., t_k, in numbers of shuffles.
-
-    Raises:
-        ValueError: a schedule that is not of rising integers from 0.
-
-    References: Zhang et al. 2025, section 3.4, eq. 11.
-
-    Example:
-        >>> ForwardProcess(Riffle(), [0, 3, 5, 9]).increments
-        [3, 2, 4]
-    """
-
-    method: Shuffle
-    schedule: Sequence[float]
-
-    def __post_init__(self) -> None:
-        schedule = list(self.schedule)
-        integers = len(schedule) > 1 and all(type(t) is int for t in schedule)
-        rises = integers and schedule[0] == 0 and all(a < b for a, b in pairwise(schedule))
-        ensure(
-            rises,
-            f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {schedule}",
-        )
-        limit = MAX_RIFFLES if isinstance(self.method, Riffle) else MAX_SHUFFLES
-        ensure(
-            schedule[-1] <= limit,
-            f"schedule must end at {limit} shuffles at most, not {schedule[-1]}",
-        )
-
-    @property
-    def times(self) -> list[int]:
-        """The times t_1, ..., t_k."""
-        return [int(t) for t in self.schedule[1:]]
-
-    @property
-    def increments(self) -> list[int]:
-        """The number of shuffles of each step, t_i - t_{i-1}, k integers."""
-        return [b - a for a, b in pairwise([0, *self.times])]
-
-    def sample_walks(
-        self, n: int, num_lists: int, num_walks: int, generator: RandomSource
-    ) -> tuple[Tensor, Tensor]:
-        """Draw walks at the scheduled times, with their exact joint distribution.
-
-        Args:
-            n: cards.
-            num_lists: independent lists; with streams, one for each key.
-            num_walks: walks of each list.
-            generator: source of random numbers.
-
-        Returns:
-            The permutations pi at t_1, ..., t_k, int64 [num_lists, num_walks, k, n], with X_t =
-            X_0[pi]; and the inverse steps of the same shape, with compose(pi at t_i, inverse step
-            i) = pi at t_{i-1}.
-
-        References: Zhang et al. 2025, section 3.4.
-        """
-        inverse_steps = self.method.sample_inverses(
-            n, (num_lists, num_walks), self.increments, generator
-        )
-        steps = inverse(inverse_steps)
-        states = torch.stack(list(accumulate(steps, lambda state, step: state.gather(-1, step))))
-        return states.movedim(0, 2), inverse_steps.movedim(0, 2)
-
-    def log_prob(self, inverse_steps: Tensor) -> Tensor:
-        """Return log q of the steps, summed over the schedule, float64 [...].
-
-        It is the part of the variational bound that does not depend on the network.
-
-        Args:
-            inverse_steps: int64 [..., k, n].
-
-        References: Zhang et al. 2025, eq. 12.
-        """
-        steps = zip(inverse(inverse_steps).unbind(-2), self.increments, strict=True)
-        return torch.stack([self.method.log_prob(sigma, times) for sigma, times in steps]).sum(0)
-
-
-def default_schedule(method: Shuffle, n: int, every_step: bool) -> list[int]:
-    """Return the scheduled times for n items where the settings choose none.
-
-    For riffles by `denoising_schedule`. For other shuffles the final time is the mixing time at a
-    distance of 0.005, with one time between, at a distance of 0.46; for transpositions of more than
-    30 items, whose distances are not available, n/2 ln n and three quarters of it.
-
-    Args:
-        method: the shuffle.
-        n: items.
-        every_step: include the times after every single shuffle.
-
-    References: Zhang et al. 2025, section 3.4; this project, checked in
-        tests/permutations/test_mixing.py.
-    """
-    if isinstance(method, Riffle):
-        times = denoising_schedule(n)
-    else:
-        if isinstance(method, RandomTransposition) and n > MAX_TRANSPOSED_CARDS:
-            cutoff = n / 2 * math.log(n)
-            mixing_times = [math.ceil(CUTOFF_FRACTION * cutoff), math.ceil(cutoff)]
-        else:
-            distances = (FIRST_DISTANCE, MIXED_DISTANCE)
-            mixing_times = [mixing_time(method, n, distance) for distance in distances]
-        times = sorted({0, *(max(t, 1) for t in mixing_times)})
-    return list(range(times[-1] + 1)) if every_step else times
 
 
 def _check_deck(n: int, times: int = 0) -> None:

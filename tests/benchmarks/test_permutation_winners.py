@@ -19,9 +19,9 @@ from benchmarks.permutation_winners import (
     sort_by_classifier,
     spatial_votes,
 )
+from blackout.permutations.datasets import tsp
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import tour_length
-from blackout.permutations.tours import tsp
 
 
 def test_tours_go_to_the_nearest_city_left():

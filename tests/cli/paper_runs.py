@@ -12,8 +12,9 @@ def data_dir(tmp_path, monkeypatch):
     """Return a folder with an energy network, and replace data sets that are downloaded."""
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
-    monkeypatch.setattr("blackout.permutations.datasets.mnist", stand_in("mnist"))
-    monkeypatch.setattr("blackout.permutations.datasets.cifar10", stand_in("cifar10"))
+    monkeypatch.setattr("blackout.permutations.datasets.jigsaws.mnist", stand_in("mnist"))
+    monkeypatch.setattr("blackout.permutations.datasets.jigsaws.cifar10", stand_in("cifar10"))
+    monkeypatch.setattr("blackout.permutations.datasets.sorting.mnist", stand_in("mnist"))
     save(EnergyNetwork(32, [8, 8]), tmp_path / "planar_moons.npz")
     return tmp_path
 
@@ -33,7 +34,7 @@ SMALL = {
     "networks.SetTransformer": {"width": 32, "depth": 1, "heads": 2},
     "permutations.coded.CodeTransformer": {"width": 32, "depth": 1, "heads": 2},
     "permutations.datasets.sort_mnist": {"length": 5},
-    "permutations.tours.tsp": {"cities": 8},
+    "permutations.datasets.tsp": {"cities": 8},
     "permutations.shuffle.Beam": {"width": 2, "inner": 4},
 }
 

@@ -12,8 +12,8 @@ from blackout.permutations.distributions import PlackettLuce
 class PlackettLuceCodes(PlackettLuce):
     """Plackett-Luce as an autoregressive model of a code.
 
-    `conditionals` is a causal denoiser (`coded/model.py`). It is exact with one digit per pass from
-    the left, and in a single pass for `autoregressive_loss`.
+    `conditionals` is a causal denoiser (`coded/denoiser.py`). It is exact with one digit per pass
+    from the left, and in a single pass for `autoregressive_loss`.
 
     Args:
         log_weights: finite, [n].

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from blackout.permutations import all_permutations
-from blackout.permutations.coded.model import Blocks, Denoiser, fill_codes
+from blackout.permutations.coded.decoding import Blocks, fill_codes
+from blackout.permutations.coded.denoiser import Denoiser
 from blackout.permutations.group import lexicographic_rank
 from blackout.random import RandomSource
 from blackout.verification.draws import p_value

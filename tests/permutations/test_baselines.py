@@ -6,6 +6,7 @@ from torch import nn
 
 from blackout.networks import EdgeEncoder, ItemEncoder, SetTransformer
 from blackout.permutations.distributions import Matching
+from blackout.permutations.forward_process import ForwardProcess
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import tour_length
 from blackout.permutations.shuffle import (
@@ -17,7 +18,7 @@ from blackout.permutations.shuffle import (
 )
 from blackout.permutations.shuffle.decoding import Denoiser
 from blackout.permutations.shuffle.losses import LossInputs
-from blackout.permutations.shuffles import ForwardProcess, Riffle
+from blackout.permutations.shuffles import Riffle
 from blackout.random import SampleStreams
 
 

@@ -10,12 +10,9 @@ import torch
 
 from benchmarks.permutation_codes import product_distribution, product_mass
 from blackout.permutations import all_permutations, kendall_distance
-from blackout.permutations.coded.model import (
-    any_order_loss,
-    autoregressive_loss,
-    balanced_blocks,
-    code_log_prob,
-)
+from blackout.permutations.coded.decoding import balanced_blocks
+from blackout.permutations.coded.likelihood import code_log_prob
+from blackout.permutations.coded.losses import any_order_loss, autoregressive_loss
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams

@@ -6,6 +6,7 @@ from scipy.special import stirling2
 
 from benchmarks.permutation_mixing import main
 from blackout.permutations import all_permutations
+from blackout.permutations.forward_process import denoising_schedule
 from blackout.permutations.group import (
     conjugacy_class_size,
     descents,
@@ -13,12 +14,7 @@ from blackout.permutations.group import (
     integer_partitions,
     stirling_numbers,
 )
-from blackout.permutations.shuffles import (
-    RandomInsertion,
-    RandomTransposition,
-    Riffle,
-    denoising_schedule,
-)
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 
 
 def test_total_variation_of_riffles_matches_published_values():

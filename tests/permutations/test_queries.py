@@ -11,9 +11,12 @@ import torch
 from benchmarks.permutation_distributions import exact_marginals
 from blackout.errors import UserError
 from blackout.permutations import all_permutations, inverse
+from blackout.permutations.coded.decoding import Passes
 from blackout.permutations.coded.draw import CodeDraw
-from blackout.permutations.coded.model import CODES, CodeModel, CodeTransformer, Passes
+from blackout.permutations.coded.model import CodeModel
+from blackout.permutations.coded.network import CodeTransformer
 from blackout.permutations.coded.report import exact_distribution as exact_distribution_of_codes
+from blackout.permutations.codes import CODES
 from blackout.permutations.group import is_permutation, lexicographic_rank
 from blackout.permutations.queries import Condition, summarise_orders
 from blackout.permutations.shuffle import Best

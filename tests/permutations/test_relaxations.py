@@ -89,13 +89,13 @@ def test_sorting_networks_sort_every_list_of_zeros_and_ones(n, layout):
 @pytest.mark.parametrize("layout", ["odd_even", "bitonic"])
 def test_steep_comparators_give_the_permutation_matrix(layout, error_free):
     values = all_permutations(5).double()
-    matrix = relaxed_sort(values, 1e7, layout, error_free)
+    matrix = relaxed_sort(values, 1e7, layout, error_free=error_free)
     assert torch.allclose(
         matrix @ values.unsqueeze(-1),
         torch.arange(5.0, dtype=torch.float64).unsqueeze(-1),
         atol=1e-4,
     )
-    soft = relaxed_sort(values, 2.0, layout, error_free)
+    soft = relaxed_sort(values, 2.0, layout, error_free=error_free)
     for axis in (-1, -2):
         assert torch.allclose(soft.sum(axis), torch.ones_like(soft.sum(axis)))
 

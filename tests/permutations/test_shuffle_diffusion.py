@@ -13,6 +13,7 @@ from benchmarks.permutation_distributions import exact_marginals
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.datasets import one_permutation
+from blackout.permutations.forward_process import ForwardProcess, default_schedule
 from blackout.permutations.group import identity_like, is_permutation, lexicographic_rank
 from blackout.permutations.queries import merge_duplicates, place_probabilities
 from blackout.permutations.shuffle import (
@@ -32,13 +33,7 @@ from blackout.permutations.shuffle import (
 from blackout.permutations.shuffle.decoding import Denoiser, is_certified
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.model import ShuffleDiffusion
-from blackout.permutations.shuffles import (
-    ForwardProcess,
-    RandomInsertion,
-    RandomTransposition,
-    Riffle,
-    default_schedule,
-)
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
 from blackout.verification.draws import p_value
 from tests.verification.permutation_claims import point
@@ -177,10 +172,10 @@ def test_default_schedules_are_the_published_ones():
         (36, [0, 6, 8, 12]),
         (100, [0, 8, 10, 15]),
     ):
-        assert default_schedule(Riffle(), n, False) == schedule
-    assert default_schedule(Riffle(), 9, True) == list(range(10))
+        assert default_schedule(Riffle(), n, every_step=False) == schedule
+    assert default_schedule(Riffle(), 9, every_step=True) == list(range(10))
     for shuffle in (RandomTransposition(), RandomInsertion()):
-        schedule_of_three = default_schedule(shuffle, 6, False)
+        schedule_of_three = default_schedule(shuffle, 6, every_step=False)
         assert (
             schedule_of_three[0] == 0
             and schedule_of_three == sorted(set(schedule_of_three))

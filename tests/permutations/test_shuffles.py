@@ -6,13 +6,9 @@ import pytest
 import torch
 
 from blackout.permutations import all_permutations, compose, inverse
+from blackout.permutations.forward_process import ForwardProcess
 from blackout.permutations.group import lexicographic_rank
-from blackout.permutations.shuffles import (
-    ForwardProcess,
-    RandomInsertion,
-    RandomTransposition,
-    Riffle,
-)
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
 from tests.permutations.sampling_checks import assert_samples_follow
 from tests.verification.permutation_claims import (

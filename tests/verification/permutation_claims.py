@@ -18,14 +18,15 @@ import torch
 from torch import Size, Tensor
 
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.classical import Mallows
-from blackout.permutations.coded.model import balanced_blocks, code_log_prob
+from blackout.permutations.coded.decoding import balanced_blocks
+from blackout.permutations.coded.likelihood import code_log_prob
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
     InverseInsertion,
     InverseRiffle,
     InverseTransposition,
+    Mallows,
     PermutationDistribution,
     PlackettLuce,
 )

@@ -26,8 +26,8 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.replay import ReplayBuffer, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import all_states
+from blackout.flows.targets.couplings import SpinPairs
 from blackout.flows.targets.energy_network import LearnedEnergy
-from blackout.flows.targets.lattice import SpinPairs
 from blackout.flows.weights import effective_sample_size
 from blackout.networks import LocallyEquivariant
 from blackout.protocols import Source
@@ -158,7 +158,8 @@ def fit_couplings(energy: PairEnergy, x: Tensor, *, exact: bool = True) -> bool:
     if exact:
         losses.append(_likelihood_loss(s))
 
-    # 2. Variables: couplings above 0, those below 0, so that the penalty is smooth; and fields.
+    # 2. Variables: positive and negative parts of the couplings, so that the penalty is smooth, and
+    #    fields.
     variables = np.zeros(2 * num_pairs + d)
     coupling_bounds = [(0.0, MAX_COUPLING)] * (2 * num_pairs)
     field_bound = (-MAX_COUPLING, MAX_COUPLING) if energy.learn_field else (0, 0)
@@ -174,9 +175,9 @@ def fit_couplings(energy: PairEnergy, x: Tensor, *, exact: bool = True) -> bool:
             tol=TOLERANCE,
         )
         variables = result.x
-    above, below, field = np.split(variables, [num_pairs, 2 * num_pairs])
+    positive, negative, field = np.split(variables, [num_pairs, 2 * num_pairs])
     with torch.no_grad():
-        energy.upper.copy_(torch.from_numpy(above - below))
+        energy.upper.copy_(torch.from_numpy(positive - negative))
         energy.field.copy_(torch.from_numpy(field))
     return exact
 
@@ -217,9 +218,9 @@ def _penalised_objective(
 
     def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
         variables = torch.tensor(values, requires_grad=True)
-        above, below, h = variables.split([num_pairs, num_pairs, d])
-        J = h.new_zeros(d, d).index_put((rows, columns), above - below)
-        value = loss(J + J.T, h) + l1 * 2 * (above + below).sum()
+        positive, negative, h = variables.split([num_pairs, num_pairs, d])
+        J = h.new_zeros(d, d).index_put((rows, columns), positive - negative)
+        value = loss(J + J.T, h) + l1 * 2 * (positive + negative).sum()
         (gradient,) = torch.autograd.grad(value, variables)
         return float(value.detach()), gradient.numpy()
 
@@ -402,7 +403,7 @@ class EnergySampler(ChainSampler):
             is_energy_turn = not self.negative.needs_flow or turn == self.flow_steps
             if self.train_energy and is_energy_turn:
                 return self._energy_loss(self.negative, batch, step)
-            return self.training_loss(self.network.rates, batch, due=turn == 0)
+            return self.training_loss(self.network.rates, batch, rollout_due=turn == 0)
 
     def _energy_loss(
         self,

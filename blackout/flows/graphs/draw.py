@@ -23,12 +23,8 @@ from blackout.files import write_table
 from blackout.flows.draw import ChainDraw, build_simulation
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import (
-    GraphTarget,
-    Problem,
-    make_graph_target,
-    reduce_problem,
-)
+from blackout.flows.graphs.problems import make_graph_target
+from blackout.flows.graphs.reductions import Problem, reduce_problem
 from blackout.flows.graphs.solvers import (
     Solution,
     check_solver,
@@ -36,6 +32,7 @@ from blackout.flows.graphs.solvers import (
     simulated_annealing,
     solve_exactly,
 )
+from blackout.flows.graphs.target import GraphTarget
 from blackout.flows.model import GraphFlow, solution_arrays
 from blackout.flows.plots import CollectedSamples, append_array
 from blackout.flows.refinement import Refinement
@@ -235,13 +232,13 @@ def describe_values(means: Mapping[str, float], sign: int) -> dict[str, dict[str
         "drop": MetricDescription("relative to the optimum", "lower"),
         "seconds_per_graph": MetricDescription("s", "lower"),
     }
-    described = {}
+    selected = {}
     for name in means:
         kind = "drop" if name.startswith("drop_") else name
         kind = "value" if name.endswith("_value") else kind
         if kind in descriptions:
-            described[name] = asdict(descriptions[kind])
-    return described
+            selected[name] = asdict(descriptions[kind])
+    return selected
 
 
 def _best_values(problems: Sequence[Problem], solutions: Sequence[Any]) -> list[float]:
@@ -323,7 +320,7 @@ def preview_graph_draw(model: GraphFlow) -> GraphDraw:
     )
 
 
-def _drop(value: float, optimum: float, sign: int) -> float:
+def _relative_drop(value: float, optimum: float, sign: int) -> float:
     """Return how far a value is below the optimum, as a fraction of it.
 
     References: Ou et al. 2025, table 1.
@@ -371,7 +368,7 @@ def write_solution_table(
         means["optimum"] = float(np.mean(optimal_values))
         for name, column in columns.items():
             mean_of_solved = float(np.mean([column[k] for k in solved]))
-            means[f"drop_{name}"] = _drop(mean_of_solved, means["optimum"], sign)
+            means[f"drop_{name}"] = _relative_drop(mean_of_solved, means["optimum"], sign)
 
     # 3. Lines.
     lines = list[dict[str, Any]]()
@@ -391,7 +388,9 @@ def write_solution_table(
             line["optimum"] = f"{optimum.value:.15g}"
             line["proved"] = optimum.proved
             for name in ("mean", "best"):
-                line[f"drop_{name}"] = f"{_drop(columns[name][k], optimum.value, sign):.6g}"
+                line[f"drop_{name}"] = (
+                    f"{_relative_drop(columns[name][k], optimum.value, sign):.6g}"
+                )
         lines.append(line)
     names = [
         "graph",

@@ -148,7 +148,7 @@ def _none_if_ones(weights: Any) -> Any:
 # --- words and lines
 
 
-def _read_rows(file: Path, comment: str = "", keep_blank: bool = False) -> list[Row]:
+def _read_rows(file: Path, comment: str = "", *, keep_blank: bool = False) -> list[Row]:
     """Return the lines that are no comments; blank ones only on request."""
     rows = []
     for number, line in enumerate(read_text(file, max_bytes=MAX_BYTES).splitlines(), 1):
@@ -221,8 +221,8 @@ def _merge_directions(
     refuse(len(weight_of) < len(pairs), "it repeats an entry")
     if any(weight_of.get((j, i)) != weight for (i, j), weight in weight_of.items()):
         raise UserError("it is not symmetric; it must list each edge from both ends")
-    once = {pair: weight for pair, weight in weight_of.items() if pair[0] <= pair[1]}
-    return list(once), list(once.values())
+    unique = {pair: weight for pair, weight in weight_of.items() if pair[0] <= pair[1]}
+    return list(unique), list(unique.values())
 
 
 # --- formats

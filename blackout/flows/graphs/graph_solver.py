@@ -24,7 +24,7 @@ from blackout.flows.graphs.draw import (
 )
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import Array, GraphTarget, Problem, reduce_problem
+from blackout.flows.graphs.reductions import Array, Problem, reduce_problem
 from blackout.flows.graphs.solvers import (
     EXACT_SOLVERS,
     Solution,
@@ -33,6 +33,7 @@ from blackout.flows.graphs.solvers import (
     simulated_annealing,
     solve_exactly,
 )
+from blackout.flows.graphs.target import GraphTarget
 from blackout.training.loading import load_model
 
 MAX_CHAINS = 1 << 20

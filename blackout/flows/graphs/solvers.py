@@ -465,11 +465,11 @@ def simulated_annealing(
 
     # 4. Cuts: flip spins uphill until nothing changes.
     while problem == "maxcut":
-        before = x.copy()
+        previous_x = x.copy()
         for nodes, rows, _, unit in classes:
             uphill = x[nodes] * (rows @ x) > ROUNDING * unit
             x[nodes] = np.where(uphill, -x[nodes], x[nodes])
-        if (before == x).all():
+        if (previous_x == x).all():
             best = x > 0
             break
     return [part.T.astype(np.uint8) for part in np.split(best, offsets[1:])]

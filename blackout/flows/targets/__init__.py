@@ -10,15 +10,11 @@ from blackout.flows.targets.base import (
     exact_values,
     make_target,
 )
+from blackout.flows.targets.couplings import Couplings, SpinGlass, read_couplings
 from blackout.flows.targets.energy_network import EnergyNetwork, read_energy
-from blackout.flows.targets.lattice import (
-    Couplings,
-    FixedComposition,
-    Ising,
-    Potts,
-    SpinGlass,
-    read_couplings,
-)
+from blackout.flows.targets.fixed_composition import FixedComposition
+from blackout.flows.targets.ising import Ising
+from blackout.flows.targets.potts import Potts
 
 __all__ = [
     "Couplings",

@@ -204,13 +204,15 @@ class Target(nn.Module):
         brute_force = WrappedTarget(
             SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density),
         )
-        checked = site[:NUM_CHECKED_SITES]
-        difference = log_ratios[2:, :NUM_CHECKED_SITES] - brute_force.log_ratios_at(x[2:], checked)
+        checked_sites = site[:NUM_CHECKED_SITES]
+        expected_log_ratios = brute_force.log_ratios_at(x[2:], checked_sites)
+        difference = log_ratios[2:, :NUM_CHECKED_SITES] - expected_log_ratios
         largest = float(difference.abs().max())
         rounding = 1e-2 + 1e-5 * float(density.abs().max())  # single precision is allowed
         refuse(
             largest > rounding,
-            f"target: log_ratios differ by up to {largest:.3g} from differences of log_density",
+            f"target: log_ratios differ by up to {largest:.3g} from differences of log_density: "
+            "correct one of them, or define log_density alone",
         )
         return x
 

@@ -101,12 +101,12 @@ class EnergyNetwork(LearnedEnergy):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         if levels == 2 or not num_cosines:
             with torch.no_grad():  # as if the network read spins
-                self._first.weight.mul_(FIRST_LAYER_SCALE)
-                self._first.bias.sub_(self._first.weight.sum(1) / levels)
+                self._input_layer.weight.mul_(FIRST_LAYER_SCALE)
+                self._input_layer.bias.sub_(self._input_layer.weight.sum(1) / levels)
 
     def energy(self, x: Tensor) -> Tensor:
         """Return E [...] of states [..., d], with gradients with respect to its weights."""
-        return self._after_first(self._first_layer(x))
+        return self._apply_other_layers(self._apply_input_layer(x))
 
     def log_ratios_at(self, x: Tensor, sites: Tensor) -> Tensor:
         """Return exact log-ratios of some sites, int64 [n], of states [B, d]: [B, n, S].
@@ -114,15 +114,16 @@ class EnergyNetwork(LearnedEnergy):
         References: this project; checked in tests/flows/test_targets.py.
         """
         with torch.no_grad():
-            hidden = self._first_layer(x)
+            hidden = self._apply_input_layer(x)
             current = x[:, sites].long()
             shifts = torch.arange(1, self.levels, device=x.device)
             other_levels = (current[..., None] + shifts) % self.levels
-            weight = self._first.weight.T.view(self.sites, self.basis.shape[1], -1)
+            weight = self._input_layer.weight.T.view(self.sites, self.basis.shape[1], -1)
             columns = self.basis @ weight  # [d, S, h], contribution of a level to the first layer
             neighbours = hidden[:, None, None] + columns[sites[:, None], other_levels]
             neighbours = neighbours - columns[sites, current][:, :, None]
-            ratios = self._after_first(hidden)[:, None, None] - self._after_first(neighbours)
+            energies = self._apply_other_layers(hidden)
+            ratios = energies[:, None, None] - self._apply_other_layers(neighbours)
             log_ratios = ratios.new_zeros(*current.shape, self.levels)
             return log_ratios.scatter_(2, other_levels, ratios)
 
@@ -138,13 +139,13 @@ class EnergyNetwork(LearnedEnergy):
             return super().gibbs_sweep(x, uniforms, t)
         with torch.no_grad():
             x = x.clone()
-            hidden = self._first_layer(x)
-            energy = self._after_first(hidden)
+            hidden = self._apply_input_layer(x)
+            energy = self._apply_other_layers(hidden)
             for site in range(self.sites):
                 current = x[:, site] > 0
                 sign = torch.where(current, -1.0, 1.0)[:, None]
-                flipped_hidden = hidden + sign * self._first.weight[:, site]
-                flipped_energy = self._after_first(flipped_hidden)
+                flipped_hidden = hidden + sign * self._input_layer.weight[:, site]
+                flipped_energy = self._apply_other_layers(flipped_hidden)
                 difference = torch.where(current, energy - flipped_energy, flipped_energy - energy)
                 # difference = E(x_i = 1) - E(x_i = 0), so that this is P(x_i = 0)
                 probability_of_zero = torch.sigmoid(t * difference.double())
@@ -166,16 +167,17 @@ class EnergyNetwork(LearnedEnergy):
         return {"_target_": "blackout.flows.EnergyNetwork", **sizes}
 
     @property
-    def _first(self) -> nn.Linear:
+    def _input_layer(self) -> nn.Linear:
         return cast(nn.Linear, self.layers[0])
 
-    def _first_layer(self, x: Tensor) -> Tensor:
+    def _apply_input_layer(self, x: Tensor) -> Tensor:
         """Return the first layer [..., h] of states [..., d], before its activation."""
         # bits are read as they are, so that gradients with respect to them exist
         features = x if self.levels == 2 else self.basis[x.long()].flatten(-2)
-        return F.linear(features.to(self._first.weight.dtype), self._first.weight, self._first.bias)
+        layer = self._input_layer
+        return F.linear(features.to(layer.weight.dtype), layer.weight, layer.bias)
 
-    def _after_first(self, hidden: Tensor) -> Tensor:
+    def _apply_other_layers(self, hidden: Tensor) -> Tensor:
         """Return E [...] of the first layer [..., h]."""
         for layer in self.layers[1:]:
             hidden = layer(F.silu(hidden))

@@ -16,21 +16,14 @@ from torch import Tensor
 
 from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
-from blackout.permutations.coded.model import BATCH, CodeModel, Passes
+from blackout.permutations.coded.decoding import Passes
+from blackout.permutations.coded.model import BATCH, CodeModel
 from blackout.permutations.coded.report import exact_distribution
-from blackout.permutations.datasets import finite_numbers, read_puzzles
-from blackout.permutations.metrics import CUTOFFS
+from blackout.permutations.datasets import read_puzzles
+from blackout.permutations.datasets.array_files import finite_numbers
+from blackout.permutations.metrics import NDCG_CUTOFFS, NLL_METRICS
 from blackout.permutations.queries import Condition, read_integer, summarise_orders
-from blackout.protocols import (
-    Draw,
-    Drawn,
-    MetricDescription,
-    OutputNames,
-    References,
-    Samples,
-    Watch,
-    refuse_unknown,
-)
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.random import SampleStreams, categorical, fold_seed
 from blackout.representation import format_fields
 
@@ -40,11 +33,6 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 2000  # draws of a sample until it fulfils a condition
 SUMMARY_EVALUATIONS = 20_000  # network evaluations for the samples of a summary
 MIN_SUMMARY_SAMPLES = 1000
-
-METRICS = {
-    "nll_bits": MetricDescription("bits per permutation", "lower"),
-    "nll_bits_test": MetricDescription("bits per permutation", "lower"),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +61,7 @@ class CodeDraw(Draw):
     requirement: Condition | None = None
     names = OutputNames("samples", "permutations", "permutation", "permutations")
     references = References(
-        ideal=dict.fromkeys((f"ndcg_at_{k}" for k in CUTOFFS), 1.0), metrics=METRICS
+        ideal=dict.fromkeys((f"ndcg_at_{k}" for k in NDCG_CUTOFFS), 1.0), metrics=NLL_METRICS
     )
     batch_size = BATCH
 
@@ -139,9 +127,9 @@ class CodeDraw(Draw):
     ) -> Drawn:
         """Draw samples, see `CodeModel.batches`, with a summary of each context."""
         queried = self.top > 1 or self.requirement is not None
-        for part, samples in self._unconditional(indices, seed, batch_size, watch):
+        for part, samples in self._draw_unconditional(indices, seed, batch_size, watch):
             if self.requirement is not None:
-                samples = self._fulfil(part, samples, seed)
+                samples = self._apply_requirement(part, samples, seed)
             if queried and self.model.conditional:
                 contexts = self.contexts
                 if contexts is None:
@@ -172,7 +160,7 @@ class CodeDraw(Draw):
             print(f"order:   {text} (probability {p:.4f})")
         return summary
 
-    def _unconditional(
+    def _draw_unconditional(
         self, indices: Tensor, seed: int, size: int | None = None, watch: Watch | None = None
     ) -> Drawn:
         """Draw samples without a requirement."""
@@ -180,7 +168,7 @@ class CodeDraw(Draw):
             indices, seed, size, self.passes, self.num_observed, self.contexts, watch
         )
 
-    def _fulfil(self, part: Tensor, samples: Samples, seed: int) -> dict[str, Tensor]:
+    def _apply_requirement(self, part: Tensor, samples: Samples, seed: int) -> dict[str, Tensor]:
         """Return samples [b] that fulfil the requirement.
 
         They are drawn from the exact conditional distribution if it is available. Otherwise those
@@ -208,13 +196,16 @@ class CodeDraw(Draw):
             if not len(rejected):
                 return accepted
             attempt_seed = fold_seed(seed, attempt)
-            for _, new in self._unconditional(part[rejected.cpu()], attempt_seed, len(rejected)):
+            for _, redrawn in self._draw_unconditional(
+                part[rejected.cpu()], attempt_seed, len(rejected)
+            ):
                 accepted = {
-                    name: values.index_copy(0, rejected, new[name])
+                    name: values.index_copy(0, rejected, redrawn[name])
                     for name, values in accepted.items()
                 }
         raise UserError(
-            f"given: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}"
+            f"given: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}; "
+            "ask for less"
         )
 
     def _exact_distribution(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
@@ -246,12 +237,12 @@ class CodeDraw(Draw):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Return a picture of permutations and rankings as numbers, or of puzzles."""
         # imported here, because loading a model does not need Pillow
-        from blackout.permutations.plots import picture
+        from blackout.permutations.plots import draw_samples
 
-        return picture(samples, self.model.config.get("data", {}), columns)
+        return draw_samples(samples, self.model.config.get("data", {}), columns)
 
 
-def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
+def build_draw(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     """Return the draw that the settings of `sample.py` request.
 
     Args:
@@ -301,7 +292,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
         UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
     """
     has_context = any(name in data for name in ("item_shape", "num_conditions"))
-    refuse(not has_context, "input: this model has no context")
+    refuse(not has_context, "input: this model has no context; leave it out")
     file = Path(str(path)).expanduser()
     if data.get("kind") not in (None, "rankings"):
         puzzles = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
@@ -325,5 +316,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     index = torch.searchsorted(item_names, tokens).clamp(max=len(item_names) - 1)
     is_known = item_names[index] == tokens
     if not bool(is_known.all()):
-        raise UserError(f"{file}: the model knows no item {int(tokens[~is_known][0])}")
+        raise UserError(
+            f"{file}: the model knows no item {int(tokens[~is_known][0])}; use those of its data"
+        )
     return {name: index}

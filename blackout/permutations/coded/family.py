@@ -17,10 +17,12 @@ from blackout.component import Plain, component
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, error_context, refuse
-from blackout.permutations.coded.data import PermutationData, from_puzzles
-from blackout.permutations.coded.draw import requested
-from blackout.permutations.coded.model import CODES, CodeModel, Objective, Order, Passes
+from blackout.permutations.coded.data import PermutationData, data_from_puzzles
+from blackout.permutations.coded.decoding import Order, Passes
+from blackout.permutations.coded.draw import build_draw
+from blackout.permutations.coded.model import CodeModel, Objective
 from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
+from blackout.permutations.codes import CODES
 from blackout.permutations.datasets import Puzzles
 from blackout.protocols import Draw
 from blackout.training.family import ComponentFamily, make_dataset
@@ -96,7 +98,7 @@ class CodeFamily(ComponentFamily):
 
     def to_source(self, data: Any) -> PermutationData:
         """Return puzzles as the permutations that solve them, other data unchanged."""
-        return from_puzzles(data) if isinstance(data, Puzzles) else data
+        return data_from_puzzles(data) if isinstance(data, Puzzles) else data
 
     def describe_parts(self, settings: Plain, source: PermutationData) -> dict[str, Any]:
         """Return descriptions of the network, the code, the objective, and how samples are drawn.
@@ -153,7 +155,7 @@ class CodeFamily(ComponentFamily):
         network = instantiate(parts["network"], "network")
         refuse(
             getattr(network, "num_items", None) != n,
-            f"network: it must be of {n} digits, as the data",
+            f"network: num_items must be {n}, as of the data",
         )
         passes = Passes(parts["passes"], parts["order"], parts["greedy"])
         return CodeModel(
@@ -161,8 +163,8 @@ class CodeFamily(ComponentFamily):
         )
 
     def draw(self, model: CodeModel, request: Plain) -> Draw:
-        """Return the samples that `sample.py` requests, see `requested`."""
-        return requested(model, request)
+        """Return the samples that `sample.py` requests, see `build_draw`."""
+        return build_draw(model, request)
 
     def report(self, model: CodeModel, source: PermutationData, settings: Plain) -> dict[str, Any]:
         """Return the likelihood of the model, see `likelihood_report`."""

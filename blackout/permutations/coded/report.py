@@ -1,7 +1,4 @@
-"""Evaluation of coded models.
-
-It has scores of samples, likelihoods, distances from a known distribution, and baselines.
-"""
+"""Evaluation of coded models: scores of samples, likelihoods, distances, and baselines."""
 
 from __future__ import annotations
 
@@ -21,26 +18,22 @@ from blackout.component import component
 from blackout.data.formats import load_arrays
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError, refuse
-from blackout.permutations.classical import (
+from blackout.permutations.coded.data import PermutationData
+from blackout.permutations.coded.datasets.ratings import ranking_scores
+from blackout.permutations.coded.decoding import Order, Passes
+from blackout.permutations.coded.likelihood import MAX_EXACT_ITEMS, exact_mixture
+from blackout.permutations.coded.losses import autoregressive_loss
+from blackout.permutations.coded.model import CodeModel
+from blackout.permutations.codes import Insertion
+from blackout.permutations.distributions import (
     Mallows,
     Mixture,
+    PlackettLuce,
     describe_worths,
     fit_plackett_luce,
 )
-from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import (
-    MAX_EXACT_ITEMS,
-    CodeModel,
-    Order,
-    Passes,
-    autoregressive_loss,
-    exact_mixture,
-)
-from blackout.permutations.coded.ratings import ranking_scores
-from blackout.permutations.codes import Insertion
-from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.permutations.metrics import PUZZLE_METRICS, expected_unique, kl_bits, rearrange
+from blackout.permutations.metrics import SAMPLE_METRICS, expected_unique_share, kl_bits, rearrange
 from blackout.protocols import MetricDescription, Samples, Split
 from blackout.random import SampleStreams
 
@@ -48,16 +41,6 @@ MAX_ONE_PASS_ITEMS = 9  # items up to which all permutations are evaluated in on
 NETWORK_BATCH = 1000  # permutations in one network evaluation
 MAX_FITTED = 20_000  # permutations to which classical models are fitted
 MAX_MIXTURE_ITEMS = 100  # items up to which mixtures are fitted
-
-# scores of samples that a data set of permutations may define
-SCORES = {
-    "valid": MetricDescription("share of samples", "higher"),
-    "unique": MetricDescription("share of samples", "reference"),
-    "cyclic": MetricDescription("share of samples", "higher"),
-    "in_train": MetricDescription("share of samples", "reference"),
-    "distance": MetricDescription("adjacent swaps", "reference"),
-    **PUZZLE_METRICS,
-}
 
 
 @component("metrics")
@@ -154,14 +137,14 @@ class PermutationScores:
                 scores[name] = values.masked_fill(~valid, 0.0)
         for name, values in scores.items():
             has_value = ~values.isnan()
-            new = torch.stack([values.nan_to_num(0.0).sum(), has_value.sum().double()])
-            old = self._sums.get(name, torch.zeros(2, dtype=torch.float64))
-            self._sums[name] = old + new
+            batch_sums = torch.stack([values.nan_to_num(0.0).sum(), has_value.sum().double()])
+            earlier_sums = self._sums.get(name, torch.zeros(2, dtype=torch.float64))
+            self._sums[name] = earlier_sums + batch_sums
 
     def compute(self) -> dict[str, float]:
         """Return mean scores, and the share of distinct samples with that of a perfect sampler.
 
-        References: Severo et al. 2025, section 5.2; see `expected_unique`.
+        References: Severo et al. 2025, section 5.2; see `expected_unique_share`.
         """
         samples = sum_over_processes(self._samples.clone())
         values: dict[str, float] = {}
@@ -169,7 +152,7 @@ class PermutationScores:
             values["unique"] = len(samples.unique(dim=0)) / self.num_samples
         if self._source.members is not None:
             num_members = len(self._source.members)
-            values["unique_of_perfect"] = expected_unique(num_members, self.num_samples)
+            values["unique_of_perfect"] = expected_unique_share(num_members, self.num_samples)
         for name in sorted(self._sums):
             total, count = sum_over_processes(self._sums[name].clone()).tolist()
             values[name] = total / count if count else math.nan
@@ -181,7 +164,7 @@ class PermutationScores:
         The result is None for puzzles.
         """
         # imported here, because loading a model does not need Pillow
-        from blackout.permutations.plots import precedence, precedence_figure
+        from blackout.permutations.plots import precedence_figure, precedence_shares
 
         source = self._source
         if source.kind not in (None, "rankings"):
@@ -197,7 +180,7 @@ class PermutationScores:
             x = self._samples if name == "samples" else batch["x"].cpu()
             valid = is_permutation(x)
             items = batch["items"].cpu() if "items" in batch else identity_like(x)
-            shares[name] = precedence(rearrange(items[valid], x[valid]), num_items)
+            shares[name] = precedence_shares(rearrange(items[valid], x[valid]), num_items)
         return precedence_figure(shares, source.item_names)
 
     def provenance(self) -> dict[str, Any]:
@@ -205,7 +188,7 @@ class PermutationScores:
         return {
             "scores": "permutations",
             "scored": self.num_samples,
-            "metric_descriptions": {name: asdict(score) for name, score in SCORES.items()},
+            "metric_descriptions": {name: asdict(score) for name, score in SAMPLE_METRICS.items()},
             "data": self._source.fingerprint(self._split),
         }
 
@@ -222,10 +205,9 @@ def likelihood_report(
             samples are drawn.
 
     Returns:
-        `values`: `nll_bits_test`, and `kl_bits` and `total_variation` for each reported context.
-            `likelihood`: how they
-        were computed, and scores of ranking baselines. `sample_values`: bits of each test
-        permutation.
+        `values`: `nll_bits_test`, and `kl_bits` and `total_variation` for each reported context;
+        `likelihood`: how they were computed, and scores of ranking baselines; `sample_values`: bits
+        of each test permutation.
     """
     options = settings["likelihood"]
     size = min(options["images"], source.size("test") or 0)
@@ -311,7 +293,7 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
         source: of the permutations; classical models are fitted to at most 20,000 of them.
         size: number of test permutations.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/test_report.py.
     """
     sizes: dict[Split, int] = {
         "train": min(MAX_FITTED, source.size("train") or MAX_FITTED),
@@ -319,7 +301,7 @@ def likelihood_baselines(source: PermutationData, size: int) -> dict[str, Baseli
         "test": size,
     }
     train, validation, test = (
-        orders_of(source, source.batch(split, torch.arange(count)))
+        to_orders(source, source.batch(split, torch.arange(count)))
         for split, count in sizes.items()
     )
     num_tokens = source.num_tokens if source.kind == "rankings" else None
@@ -373,7 +355,7 @@ def repeated_insertion(train: Tensor, test: Tensor) -> Tensor:
     return log_probs.gather(1, Insertion.encode(test).T).sum(0)
 
 
-def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
+def to_orders(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
     """Return permutations of the data as orders, int64 [b, n] on the CPU.
 
     Rankings become their items in order; other data are returned as they are.
@@ -456,7 +438,7 @@ def exact_distribution(
     codes = model.encode(permutations)
     if not single_pass:
         probabilities = exact_mixture(
-            denoiser, codes, model.support, passes, random=order == "random"
+            denoiser, codes, model.support, passes, random_order=order == "random"
         )
         return permutations.cpu(), probabilities.log()
     # with a single pass all codes have the logits of masked digits

@@ -1,14 +1,5 @@
 """Shuffle diffusion on permutations: shuffle a list step by step, learn to take the steps back."""
 
-from blackout.permutations.distributions import (
-    ReverseAssignment,
-    ReverseGPL,
-    ReverseInsertion,
-    ReversePL,
-    ReversePointer,
-    ReverseRiffle,
-    ReverseTransposition,
-)
 from blackout.permutations.shuffle.decoding import Beam, Best, Borders, Greedy, Sample, TwoOpt
 from blackout.permutations.shuffle.family import ShuffleFamily
 from blackout.permutations.shuffle.losses import (
@@ -18,6 +9,15 @@ from blackout.permutations.shuffle.losses import (
     TrajectoryLoss,
 )
 from blackout.permutations.shuffle.model import ShuffleDiffusion
+from blackout.permutations.shuffle.reverse import (
+    ReverseAssignment,
+    ReverseGPL,
+    ReverseInsertion,
+    ReversePL,
+    ReversePointer,
+    ReverseRiffle,
+    ReverseTransposition,
+)
 
 __all__ = [
     "Beam",

@@ -3,7 +3,7 @@
 Greedy steps, beam search, samples, and baselines without a network.
 
 A `Denoiser` is a network with a reverse distribution (`blackout.permutations.distributions`), for
-lists in any order. Its steps undo the forward process (`blackout.permutations.shuffles`).
+lists in any order. Its steps undo the forward process (`blackout.permutations.forward_process`).
 
 References: Zhang et al. 2025 (SymmetricDiffusers), sections 3.3 and 3.5, appendix D.
 """
@@ -26,16 +26,11 @@ from blackout.permutations.borders import BEAM_WIDTH, grid_side, neighbour_score
 from blackout.permutations.distributions import (
     PermutationDistribution,
     PointerDistribution,
-    Reverse,
     most_probable,
 )
-from blackout.permutations.group import (
-    all_permutations,
-    compose,
-    identity_like,
-    lexicographic_rank,
-)
+from blackout.permutations.group import all_permutations, compose, identity_like, lexicographic_rank
 from blackout.permutations.queries import merge_duplicates
+from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
 from blackout.representation import format_arguments
@@ -299,10 +294,10 @@ class Best(Greedy):
     ) -> Lists:
         """Order the items of a denoiser, see `Decoder`."""
         orders, log_probs = super().__call__(denoiser, times, streams, callback)
-        uncertain: list[int] = []
+        uncertain_rows: list[int] = []
         if denoiser.num_free <= MAX_COMPLETE_ITEMS:
-            uncertain = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist()
-        for i in uncertain:
+            uncertain_rows = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist()
+        for i in uncertain_rows:
             beam_orders, beam_log_probs = Beam()(denoiser.select(i), times, streams)
             size = beam_orders.shape[1]
             num_missing = max(0, size - orders.shape[1])
@@ -403,8 +398,8 @@ def is_certified(log_probs: Tensor) -> Tensor:
     References: this project; checked in tests/permutations/test_shuffle_diffusion.py.
     """
     p = F.pad(log_probs.double().exp(), (0, 1))
-    not_found = (1 - p.sum(1)).clamp(min=0)
-    return p[:, 0] >= p[:, 1] + not_found
+    missing_probability = (1 - p.sum(1)).clamp(min=0)
+    return p[:, 0] >= p[:, 1] + missing_probability
 
 
 def exact_distribution(denoiser: Denoiser, times: Times) -> Lists:
@@ -423,10 +418,10 @@ def exact_distribution(denoiser: Denoiser, times: Times) -> Lists:
     References: Zhang et al. 2025, eq. 11.
     """
     b = len(denoiser.features)
-    every = all_permutations(denoiser.num_free).to(denoiser.features.device)
-    start = torch.zeros(b, dtype=torch.int64, device=every.device)
-    mass = F.one_hot(start, len(every)).double()
-    chunk = max(1, EXACT_BATCH // len(every))
+    all_orders = all_permutations(denoiser.num_free).to(denoiser.features.device)
+    start = torch.zeros(b, dtype=torch.int64, device=all_orders.device)
+    mass = F.one_hot(start, len(all_orders)).double()
+    chunk = max(1, EXACT_BATCH // len(all_orders))
     for t in reversed(times):
         previous = mass
         mass = torch.zeros_like(previous)
@@ -434,12 +429,12 @@ def exact_distribution(denoiser: Denoiser, times: Times) -> Lists:
             list_denoiser = denoiser.select(i)
             states = (previous[i] > MIN_MASS).nonzero().squeeze(1)
             for part in states.split(chunk):
-                distribution = list_denoiser(every[part].unsqueeze(0), t)
-                log_probs = distribution.log_prob(every[:, None, None]).squeeze(1)
-                target = lexicographic_rank(compose(every[part], every.unsqueeze(1)))
+                distribution = list_denoiser(all_orders[part].unsqueeze(0), t)
+                log_probs = distribution.log_prob(all_orders[:, None, None]).squeeze(1)
+                target = lexicographic_rank(compose(all_orders[part], all_orders.unsqueeze(1)))
                 new_mass = log_probs.double().exp() * previous[i, part]
                 mass[i].index_add_(0, target.flatten(), new_mass.flatten())
-    return every.expand(b, -1, -1), mass.log()
+    return all_orders.expand(b, -1, -1), mass.log()
 
 
 def sample_orders(denoiser: Denoiser, times: Times, generator: torch.Generator) -> Tensor:

@@ -18,28 +18,20 @@ from blackout.errors import refuse
 from blackout.permutations.borders import grid_side
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import (
-    CUTOFFS,
+    NDCG_CUTOFFS,
+    NLL_METRICS,
     PUZZLE_METRICS,
     mean_scores,
     ndcg_scores,
     puzzle_scores,
     rearrange,
 )
-from blackout.permutations.plots import NAMES, picture
+from blackout.permutations.plots import PICTURE_NAMES, draw_samples
 from blackout.permutations.queries import Condition, read_integer
 from blackout.permutations.shuffle.decoding import Borders, Decoder
 from blackout.permutations.shuffle.model import BATCH, Query, ShuffleDiffusion
 from blackout.permutations.tours import gaps_without_learning
-from blackout.protocols import (
-    Draw,
-    Drawn,
-    MetricDescription,
-    OutputNames,
-    References,
-    Samples,
-    Watch,
-    refuse_unknown,
-)
+from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.representation import format_fields
 
 if TYPE_CHECKING:
@@ -55,14 +47,13 @@ PERFECT_SCORES = {
     "certified": 1.0,
     "kendall_ranks": 1.0,
     "kendall_lists": 1.0,
-    **{f"ndcg_at_{k}": 1.0 for k in CUTOFFS},
+    **{f"ndcg_at_{k}": 1.0 for k in NDCG_CUTOFFS},
     "rmse": 0.0,
     "rmse_normalised": 0.0,
     "mae": 0.0,
     "mae_normalised": 0.0,
     "gap": 0.0,
 }
-METRICS = {"nll_bits": MetricDescription("bits per permutation", "lower"), **PUZZLE_METRICS}
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,7 @@ class ShuffleDraw(Draw):
     references = References(
         suffixes=(*References().suffixes, "by_borders", "of_polar_tour_with_two_opt"),
         ideal=PERFECT_SCORES,
-        metrics=METRICS,
+        metrics={**NLL_METRICS, **PUZZLE_METRICS},
     )
 
     model: ShuffleDiffusion
@@ -100,7 +91,7 @@ class ShuffleDraw(Draw):
     @property
     def names(self) -> OutputNames:  # type: ignore[override]
         """The names of permutations.npz and of the picture of the solutions."""
-        picture_name = NAMES.get(self.model.data["kind"], "solved")
+        picture_name = PICTURE_NAMES.get(self.model.data["kind"], "solved")
         return OutputNames("samples", "permutations", "permutation", picture_name)
 
     def rows(self, num_samples: int) -> int:
@@ -148,7 +139,7 @@ class ShuffleDraw(Draw):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Return a picture of solutions, or of lists where samples are items."""
-        return picture(samples, self.model.data, columns)
+        return draw_samples(samples, self.model.data, columns)
 
 
 class SolvedPuzzles:
@@ -212,7 +203,7 @@ def make_decoder(description: Plain, kind: str, num_items: int) -> Decoder:
     return decoder
 
 
-def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
+def build_draw(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
     """Return the draw that the settings of `sample.py` request.
 
     Args:

@@ -23,18 +23,19 @@ from blackout.config.instantiate import find_target, instantiate
 from blackout.errors import UserError, refuse
 from blackout.permutations.borders import neighbour_scores, solve_by_borders
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.distributions import Reverse
+from blackout.permutations.forward_process import default_schedule
 from blackout.permutations.group import inverse
-from blackout.permutations.metrics import ceilings, order_scores, read_sharpness, rearrange
+from blackout.permutations.metrics import order_scores, read_sharpness, rearrange, score_ceilings
 from blackout.permutations.picture_pieces import (
     Arrangements,
     arrange_pieces,
     join_pieces,
     read_pieces,
 )
-from blackout.permutations.shuffle.draw import make_decoder, requested
+from blackout.permutations.shuffle.draw import build_draw, make_decoder
 from blackout.permutations.shuffle.model import VALIDATION_KEY, ShuffleDiffusion
-from blackout.permutations.shuffles import Shuffle, default_schedule
+from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.shuffles import Shuffle
 from blackout.permutations.tours import gaps_without_learning
 from blackout.protocols import Draw
 from blackout.random import SampleStreams, fold_seed
@@ -90,7 +91,8 @@ class ShuffleFamily(ComponentFamily):
         source = make_dataset(settings, description, trusted)
         if not isinstance(source, Puzzles):
             raise UserError(
-                f"dataset: {type(source).__name__} has no puzzles: choose jigsaw_digits, tsp, ..."
+                f"dataset: {type(source).__name__} has no puzzles: choose dataset=jigsaw_digits, "
+                "dataset=tsp, ..."
             )
         if description is not None:
             data = description["data"]
@@ -136,7 +138,8 @@ class ShuffleFamily(ComponentFamily):
         needs_labels = instantiate(parts["loss"], "loss").labels
         if not needs_labels and source.kind in ("points", "tokens"):
             raise UserError(
-                f"loss: learning without labels needs items with pixels, not {source.kind}"
+                f"loss: label_free needs items with pixels, not {source.kind}: "
+                "choose loss=trajectory"
             )
         return parts
 
@@ -162,14 +165,17 @@ class ShuffleFamily(ComponentFamily):
         possible = (
             min(data["item_shape"], default=1) > 0 and data["num_items"] > 1 and data["std"] > 0
         )
-        refuse(not possible, "the description of the model's puzzles is invalid")
+        refuse(
+            not possible,
+            "the model's puzzles must have at least 2 items, positive sizes and std > 0",
+        )
         parts = self.build_parts(description, *self.parts)
         sharpness = read_sharpness(tensors)
         return ShuffleDiffusion(data=data, fitted_sharpness=sharpness, **parts, **training)
 
     def draw(self, model: ShuffleDiffusion, request: Plain) -> Draw:
-        """Return the solutions that `sample.py` requests, see `requested`."""
-        return requested(model, request)
+        """Return the solutions that `sample.py` requests, see `build_draw`."""
+        return build_draw(model, request)
 
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Plain) -> dict[str, Any]:
         """Return the bound on held-out puzzles, score ceilings, and baselines without learning.
@@ -185,7 +191,7 @@ class ShuffleFamily(ComponentFamily):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(model.seed, VALIDATION_KEY), index).step(0)
                 bits[index] = model.nll_bits(batch["items"].to(model.device), streams).cpu()
-                scores = ceilings(batch["ties"])
+                scores = score_ceilings(batch["ties"])
                 scores |= _scores_without_learning(source.kind, batch)
                 for name, score in scores.items():
                     sums[name] += float(score.double().sum())
@@ -236,7 +242,7 @@ class ShuffleFamily(ComponentFamily):
 def _scores_without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return scores [b] of baselines without learning, for tours and for square pictures.
 
-    References: this project; checked in tests/permutations/test_datasets.py and
+    References: this project; checked in tests/permutations/test_tours.py and
     tests/permutations/test_borders.py.
     """
     items = batch["items"]
@@ -284,7 +290,8 @@ def _describe_shuffle(part: Plain, reverse: Reverse, source: Puzzles) -> dict[st
     name = type(reverse).__name__
     if reverse.inverts is not None and not isinstance(method, reverse.inverts):
         raise UserError(
-            f"reverse: {name} undoes {reverse.inverts.__name__}, not {type(method).__name__}"
+            f"reverse: {name} undoes {reverse.inverts.__name__}, not {type(method).__name__}; "
+            "reverse=gpl undoes any shuffle"
         )
     schedule = part.get("schedule")
     if schedule is None:

@@ -19,9 +19,9 @@ from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.networks.layers import check_sizes
 from blackout.permutations.distributions import Matching, PermutationDistribution
+from blackout.permutations.forward_process import ForwardProcess
 from blackout.permutations.group import compose
 from blackout.permutations.shuffle.decoding import Denoiser, prepend_first
-from blackout.permutations.shuffles import ForwardProcess
 from blackout.random import StepStreams, uniform
 
 

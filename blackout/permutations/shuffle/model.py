@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from blackout.errors import error_context, refuse
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.distributions import Reverse, ReverseAssignment
+from blackout.permutations.forward_process import ForwardProcess
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import (
     SHARPNESS_CHOICES,
@@ -44,7 +44,7 @@ from blackout.permutations.shuffle.decoding import (
     sample_orders,
 )
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffles import ForwardProcess
+from blackout.permutations.shuffle.reverse import Reverse, ReverseAssignment
 from blackout.protocols import Drawn, Split, Watch
 from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
 from blackout.training.model import FIXED_STEPS, Model, evaluating

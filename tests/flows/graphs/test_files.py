@@ -14,7 +14,7 @@ from benchmarks.graph_methods import save_graph
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import reduce_problem
+from blackout.flows.graphs.reductions import reduce_problem
 
 CYCLE = [(k, k % 5 + 1) for k in range(1, 6)]
 FIVE = "".join(f"{i} {j}\n" for i, j in CYCLE)

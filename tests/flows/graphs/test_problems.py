@@ -18,7 +18,8 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import MIS, graph_problem, make_graph_target, reduce_problem
+from blackout.flows.graphs.problems import MIS, graph_problem, make_graph_target
+from blackout.flows.graphs.reductions import reduce_problem
 from blackout.flows.graphs.solvers import (
     greedy,
     objective_value,
@@ -566,7 +567,7 @@ def test_training_uses_all_training_graphs_equally_often_and_no_others(
     relabel: bool,
 ) -> None:
     target = graph_problem("mis", nodes=[5, 6], num_training=4, num_test=1, num_validation=2)
-    indices = target.sample_instances(8, 2, 0, relabel) % len(target.num_nodes)
+    indices = target.sample_instances(8, 2, 0, relabel=relabel) % len(target.num_nodes)
     assert torch.bincount(indices, minlength=7).tolist() == [4, 4, 4, 4, 0, 0, 0]
     assert target.test_instances.tolist() == [6] and target.validation_instances.tolist() == [4, 5]
     assert torch.equal(indices[::2], indices[1::2])

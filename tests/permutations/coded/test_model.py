@@ -22,17 +22,12 @@ from blackout.permutations.coded import (
     PermutationData,
     cycles,
 )
-from blackout.permutations.coded.draw import CodeDraw, requested
-from blackout.permutations.coded.model import (
-    CODES,
-    Passes,
-    autoregressive_loss,
-    balanced_blocks,
-    code_log_prob,
-    exact_mixture,
-    mixture_nll,
-)
+from blackout.permutations.coded.decoding import Passes, balanced_blocks
+from blackout.permutations.coded.draw import CodeDraw, build_draw
+from blackout.permutations.coded.likelihood import code_log_prob, exact_mixture, mixture_nll
+from blackout.permutations.coded.losses import autoregressive_loss
 from blackout.permutations.coded.report import PermutationScores, exact_distribution
+from blackout.permutations.codes import CODES
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
 from blackout.verification.draws import p_value
@@ -78,7 +73,7 @@ def test_probabilities_sum_to_one_for_every_partition(code):
                 (False, log_probs[0].exp()),
             ):
                 probabilities = exact_mixture(
-                    model.denoiser({}), codes, model.support, passes, random_order
+                    model.denoiser({}), codes, model.support, passes, random_order=random_order
                 )
                 assert torch.allclose(probabilities, expected.double(), atol=1e-6)
         assert torch.stack(log_probs).exp().sum(1).tolist() == pytest.approx(
@@ -112,7 +107,11 @@ def test_samples_follow_the_distribution_and_report_their_probability(code, pass
     else:
         with torch.no_grad():
             probabilities = exact_mixture(
-                model.denoiser({}), model.encode(points), model.support, passes, order == "random"
+                model.denoiser({}),
+                model.encode(points),
+                model.support,
+                passes,
+                random_order=order == "random",
             )
     assert p_value(counts.numpy(), probabilities.numpy()) > 1e-4
     if order == "left_to_right":
@@ -222,9 +221,9 @@ def test_above_seven_items_one_order_per_sample_gives_a_bound():
 def test_default_passes_are_those_of_the_likelihood():
     assert Passes().resolve(6, "masked") == Passes(6, "random")
     assert Passes().resolve(6, "autoregressive") == Passes(6, "left_to_right")
-    draw = requested(make_model("lehmer", n=6), {})
+    draw = build_draw(make_model("lehmer", n=6), {})
     assert (draw.nfe, draw.description["nll_bits"]) == (6, "exact")
-    greedy = requested(make_model("lehmer", n=6), {"sampler": {"greedy": True}, "passes": 2})
+    greedy = build_draw(make_model("lehmer", n=6), {"sampler": {"greedy": True}, "passes": 2})
     assert greedy.description["nll_bits"] == "exact of draws without greedy"
 
 
@@ -279,7 +278,7 @@ def test_a_network_with_items_predicts_logits_of_every_digit():
 def test_a_sample_depends_on_seed_and_index_only(order):
     model = make_model("fisher_yates", n=6, passes=Passes(3, order))
     samples = model.sample(40, seed=3)
-    draw = requested(model, {})
+    draw = build_draw(model, {})
     ((_, rows),) = draw.batches(torch.tensor([17, 5]), seed=3)
     assert torch.equal(rows["samples"], samples[[17, 5]])
     assert not torch.equal(model.sample(40, seed=4), samples)
@@ -291,7 +290,7 @@ def test_observed_digits_are_kept_and_need_no_pass():
     model.source = lambda: source
     observed = model.encode(source.test["x"][torch.arange(30) % len(source.test["x"])])
     for order, passes in itertools.product(("random", "confidence", "left_to_right"), (1, 2, 6)):
-        draw = requested(model, {"given": 3, "passes": passes, "order": order})
+        draw = build_draw(model, {"given": 3, "passes": passes, "order": order})
         assert draw.nfe == min(passes, 3)
         ((_, samples),) = draw.batches(torch.arange(30), seed=0)
         assert torch.equal(samples["code"][:, :3], observed[:, :3])

@@ -70,19 +70,23 @@ def read_ratings(file: Path) -> Ratings:
         missing = [name for name in COLUMNS if name not in header]
         if missing:
             raise UserError(
-                f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}"
+                f"{file}: the header must have {', '.join(COLUMNS)}: {missing[0]} is not in "
+                f"{', '.join(header)[:100]}"
             )
         columns = [header.index(name) for name in COLUMNS]
         table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
-    refuse(not len(table), f"{file}: holds no ratings")
+    refuse(not len(table), f"{file}: holds no ratings: a line for each must follow the header")
     finite = np.isfinite(table).all(axis=1)
-    refuse(not finite.all(), f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
+    refuse(
+        not finite.all(),
+        f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity: leave it out",
+    )
     ids = table[:, :2]
     rating = table[:, 2]
     if rating.min() < 0 or rating.max() > MAX_RELEVANCE:
         raise UserError(
-            f"{file}: ratings must be from 0 to {MAX_RELEVANCE}: "
-            f"{rating.min():g} to {rating.max():g}"
+            f"{file}: ratings must be from 0 to {MAX_RELEVANCE}, "
+            f"not from {rating.min():g} to {rating.max():g}"
         )
     refuse((ids != np.floor(ids)).any(), f"{file}: userId and movieId must be whole numbers")
     user, item = torch.from_numpy(ids.T.astype(np.int64))
@@ -133,7 +137,7 @@ def rankings(  # noqa: PLR0913 - built from YAML
     seed: int = 0,
     validation: float = 0.1,
 ) -> PermutationData:
-    """Rankings from a file of ratings with columns userId, movieId and rating, such as MovieLens'.
+    """Read rankings from ratings with columns userId, movieId and rating, such as MovieLens'.
 
     Args:
         path: the .csv file.
@@ -158,8 +162,8 @@ def rankings(  # noqa: PLR0913 - built from YAML
     check_length("rankings", 2 if length is None else length)
     if (min_raters is not None and min_raters < 1) or num_movies < (length or 2):
         raise ValueError(
-            "rankings: min_raters must be positive and num_movies at least the length, "
-            f"{length or 2}"
+            f"rankings: min_raters must be positive and num_movies at least {length or 2}, the "
+            f"length, not {min_raters} and {num_movies}"
         )
     file = Path(path).expanduser()
     ratings = read_ratings(file)
@@ -170,10 +174,10 @@ def rankings(  # noqa: PLR0913 - built from YAML
     options = RankingOptions(
         length, min_raters, random_movies, num_movies, holdout, validation, seed
     )
-    return from_ratings(file.stem, ratings, options)
+    return data_from_ratings(file.stem, ratings, options)
 
 
-def from_ratings(name: str, ratings: Ratings, options: RankingOptions) -> PermutationData:
+def data_from_ratings(name: str, ratings: Ratings, options: RankingOptions) -> PermutationData:
     """Return the rankings of ratings.
 
     Args:
@@ -325,7 +329,7 @@ def synthetic_rankings(
     seed: int = 0,
     validation: float = 0.1,
 ) -> PermutationData:
-    """Synthetic rankings: users with low-dimensional tastes rate items of different popularity.
+    """Make synthetic rankings: users with few dimensions of taste rate items of any popularity.
 
     A rating is 2.75 + 1.1 (0.7 popularity + taste . character + noise of standard deviation 0.5),
     rounded to half stars from 0.5 to 5. Each user rates 3 * length items, popular ones more often.
@@ -342,13 +346,13 @@ def synthetic_rankings(
     Raises:
         ValueError: values out of range.
 
-    References: this project; checked in tests/permutations/coded/test_data.py.
+    References: this project; checked in tests/permutations/coded/datasets/test_ratings.py.
     """
     check_length("synthetic_rankings", length)
     if num_movies < length or users < MIN_USERS or taste < 1:
         raise ValueError(
-            f"synthetic_rankings: at least {length} items, {MIN_USERS} users and 1 dimension "
-            "of taste are needed"
+            f"synthetic_rankings: num_movies must be at least {length}, users {MIN_USERS} and "
+            f"taste 1, not {num_movies}, {users} and {taste}"
         )
     # 1. ratings of all items by all users
     generator = torch.Generator().manual_seed(seed)
@@ -367,4 +371,4 @@ def synthetic_rankings(
     user = torch.arange(users).repeat_interleave(num_rated)
     ratings = Ratings(user, items.flatten(), stars.gather(1, items).flatten())
     options = RankingOptions(length, 1, False, num_movies, 0.2, validation, seed)
-    return from_ratings("synthetic_rankings", ratings, options)
+    return data_from_ratings("synthetic_rankings", ratings, options)

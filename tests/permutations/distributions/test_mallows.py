@@ -1,4 +1,6 @@
-"""Mallows, repeated insertion and Plackett-Luce: exact probabilities, samples, moments, fits."""
+"""Mallows and Plackett-Luce: exact probabilities, samples, moments, fits."""
+
+from __future__ import annotations
 
 import itertools
 import math
@@ -9,15 +11,21 @@ from torch import Size
 
 from benchmarks.permutation_codes import product_distribution
 from blackout.permutations import all_permutations, inverse, kendall_distance
-from blackout.permutations.classical import Mallows, Mixture, consensus
-from blackout.permutations.coded.model import autoregressive_loss, balanced_blocks, code_log_prob
+from blackout.permutations.coded.decoding import balanced_blocks
+from blackout.permutations.coded.likelihood import code_log_prob
+from blackout.permutations.coded.losses import autoregressive_loss
 from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
-from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.distributions import Mallows, PlackettLuce
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 from tests.permutations.plackett_luce_codes import PlackettLuceCodes
 from tests.permutations.sampling_checks import assert_samples_follow, draw_codes
+
+FAMILIES = {
+    "mallows": Mallows(4, 0.4, torch.tensor([2, 0, 3, 1])),
+    "plackett_luce": PlackettLuceCodes(torch.tensor([0.3, -1.0, 1.0, 0.0]), Lehmer),
+}
 
 
 def moments(probabilities, statistic):
@@ -69,12 +77,6 @@ def test_a_batch_of_dispersions():
     same_samples = Mallows(8, torch.tensor([0.5])).sample(Size([5]), source)
     batch = family.sample(Size([5]), SampleStreams(0, torch.arange(4)).step(0))
     assert torch.equal(same_samples[:, 0], batch[:, 1])
-
-
-FAMILIES = {
-    "mallows": Mallows(4, 0.4, torch.tensor([2, 0, 3, 1])),
-    "plackett_luce": PlackettLuceCodes(torch.tensor([0.3, -1.0, 1.0, 0.0]), Lehmer),
-}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -149,31 +151,6 @@ def test_one_pass_loses_the_known_bits_of_plackett_luce(code, bits):
     )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_the_consensus_has_the_smallest_total_distance(n):
-    perms = all_permutations(n)
-    for seed in range(5):
-        orders = torch.rand(7, n, generator=torch.Generator().manual_seed(seed)).argsort()
-        totals = kendall_distance(inverse(perms)[:, None], inverse(orders)[None]).sum(-1)
-        total = kendall_distance(inverse(consensus(orders)).expand(7, n), inverse(orders)).sum()
-        assert int(total) == int(totals.min())
-
-
-def test_the_consensus_of_many_items():
-    centre = torch.rand(20, generator=torch.Generator().manual_seed(0)).argsort()
-    orders = Mallows(20, 0.6, centre).sample(Size([400]), torch.Generator().manual_seed(1))
-    assert torch.equal(consensus(orders), centre)
-    nine_orders = torch.rand(9, 12, generator=torch.Generator().manual_seed(2)).argsort()
-    # 20 items, 8 of which are unanimous
-    padded = torch.cat([nine_orders, torch.arange(12, 20).expand(9, 8)], -1)
-    assert consensus(padded)[12:].tolist() == list(range(12, 20))
-
-    def cost(order, orders):
-        return int(kendall_distance(inverse(order).expand(orders.shape), inverse(orders)).sum())
-
-    assert cost(consensus(padded), padded) <= 1.02 * cost(consensus(nine_orders), nine_orders)
-
-
 def test_mallows_is_fitted_by_maximum_likelihood():
     centre = torch.tensor([3, 0, 5, 1, 4, 2])
     orders = Mallows(6, 0.55, centre).sample(Size([3000]), torch.Generator().manual_seed(0))
@@ -212,7 +189,7 @@ def test_repeated_insertion_fits_mallows(n):
     [
         (lambda: Mallows(0, 0.5), "n at least 1"),
         (lambda: Mallows(4, -0.1), "phi must be a number"),
-        (lambda: Mallows(4, 0.5, torch.tensor([0, 1, 1, 3])), "an order of the items 0..3"),
+        (lambda: Mallows(4, 0.5, torch.tensor([0, 1, 1, 3])), "each of the items 0..3 once"),
         (lambda: Mallows.fit(torch.zeros(0, 4, dtype=torch.int64)), "at least one order"),
         (lambda: Mallows(3, 0.5).log_prob(torch.tensor([0, 0, 1])), "only permutations"),
         (lambda: PlackettLuceCodes(torch.zeros(2, 2), Lehmer), "a vector"),
@@ -223,79 +200,3 @@ def test_repeated_insertion_fits_mallows(n):
 def test_invalid_models_are_refused(make_invalid, message):
     with pytest.raises(ValueError, match=message):
         make_invalid()
-
-
-@pytest.mark.deep
-def test_mixtures_are_recovered_by_expectation_maximisation():
-    """Two unlabelled kinds of voters, recovered within 0.01 bits of the true distribution."""
-    generator = torch.Generator().manual_seed(0)
-    half = torch.tensor([0.5, 0.5]).double()
-    centre = torch.tensor([4, 2, 0, 1, 5, 3])
-    strengths = torch.arange(6).double()
-    for components in (
-        [Mallows(6, 0.4), Mallows(6, 0.5, centre)],
-        [PlackettLuce(strengths), PlackettLuce(-strengths / 2)],
-    ):
-        first, second = (component.sample(Size([3000]), generator) for component in components)
-        orders = torch.where(torch.rand(3000, 1, generator=generator) < 0.5, first, second)
-        truth = Mixture(half, components)
-        mixture = Mixture.choose(orders[:2000], orders[2000:], type(components[0]))
-        perms = all_permutations(6)
-        assert len(mixture.components) >= 2 and float(
-            mixture.log_prob(perms).exp().sum()
-        ) == pytest.approx(1)
-        log_p = truth.log_prob(perms)
-        assert (
-            0 <= float((log_p.exp() * (log_p - mixture.log_prob(perms))).sum()) / math.log(2) < 0.01
-        )
-    single_kind = PlackettLuce(strengths / 2).sample(Size([150]), torch.Generator().manual_seed(2))
-    with pytest.raises(ValueError, match="orders"):
-        Mixture.fit(orders[:, :3], Mallows, 1, 6)
-    with pytest.raises(ValueError, match="at least one component"):
-        Mixture.fit(orders, Mallows, 0)
-    assert len(Mixture.fit(single_kind.numpy(), PlackettLuce, 2).components) == 2
-    for votes in ([[0, 0, 1]], [[0, 1, 3]], [[0.0, 1.0, 2.0]], [[0, 1, -1]]):
-        with pytest.raises(ValueError, match="each order must name different items"):
-            Mixture.fit(torch.tensor(votes), PlackettLuce, 1)
-
-
-@pytest.mark.deep
-def test_the_number_of_components_is_chosen_on_validation_orders():
-    """Six kinds of voters need more than four components; one kind needs no more than one."""
-    generator = torch.Generator().manual_seed(0)
-    centres = torch.rand(6, 7, generator=generator).argsort(1)
-    truth = Mixture(
-        torch.full((6,), 1 / 6).double(), [Mallows(7, 0.2, centre) for centre in centres]
-    )
-    orders = truth.sample(1200, SampleStreams(0, torch.arange(1200)).step(0))
-    mixture = Mixture.choose(orders[:900], orders[900:], Mallows)
-    assert len(mixture.components) >= 6
-    perms = all_permutations(7)
-    log_p = truth.log_prob(perms)
-    assert float((log_p.exp() * (log_p - mixture.log_prob(perms))).sum()) / math.log(2) < 0.1
-    for number in (5, 7):
-        mean_log_prob = Mixture.fit(orders[:900], Mallows, number).log_prob(orders[900:]).mean()
-        assert mixture.log_prob(orders[900:]).mean() >= mean_log_prob
-    single = Mixture.choose(orders[:1], orders[900:], PlackettLuce)
-    assert len(single.components) == 1
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_components_of_many_items_are_fitted_around_their_centres(number):
-    generator = torch.Generator().manual_seed(number)
-    centres = torch.rand(number, 12, generator=generator).argsort(1)
-    truth = Mixture(
-        torch.full((number,), 1 / number).double(), [Mallows(12, 0.4, centre) for centre in centres]
-    )
-    orders = truth.sample(600, SampleStreams(0, torch.arange(600)).step(0))
-    mixture = Mixture.fit(orders, Mallows, number)
-    centres_found = {tuple(component.reference.tolist()) for component in mixture.components}
-    assert centres_found == {tuple(centre.tolist()) for centre in centres}
-
-
-def test_samples_of_a_mixture_follow_its_distribution():
-    components = [Mallows(4, 0.3), PlackettLuce(torch.tensor([0.0, 2.0, 1.0, -1.0]).double())]
-    mixture = Mixture(torch.tensor([0.3, 0.7]).double(), components)
-    samples = mixture.sample(20_000, SampleStreams(3, torch.arange(20_000)).step(0))
-    assert torch.equal(samples, mixture.sample(20_000, seed=3))
-    assert_samples_follow(samples, mixture.log_prob(all_permutations(4)).exp())

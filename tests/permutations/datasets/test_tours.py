@@ -1,4 +1,4 @@
-"""Files of tours and votes in other units, or with other sizes than they state."""
+"""Tours that are made and solved here, or read from files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from blackout.data.findings import Note
 from blackout.errors import UserError
-from blackout.permutations.coded import permutations
-from blackout.permutations.datasets import items, read_puzzles
-from blackout.permutations.metrics import tour_length
-from blackout.permutations.tours import Frame, fit_frame, shortest_tours, tsp
+from blackout.permutations.datasets import read_puzzles, tsp
+from blackout.permutations.datasets.tours import Frame, fit_frame, read_tours
+from blackout.permutations.metrics import rearrange, tour_length
+from blackout.permutations.tours import shortest_tours
 
 POINTS = torch.rand(30, 6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -26,6 +26,47 @@ def write_tours(path: Path, points: torch.Tensor) -> Path:
         lines.append(f"{numbers} output {' '.join(str(k + 1) for k in [*tour, tour[0]])}")
     path.write_text("\n".join(lines))
     return path
+
+
+@pytest.mark.parametrize("cities", [6, 14])
+def test_tours_run_counter_clockwise_from_any_city(cities):
+    items_in_order = tsp(cities, instances=3, held_out=4).batch("train", torch.arange(6))["items"]
+    x, y = items_in_order.unbind(-1)
+    assert ((x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1) > 0).all()
+    if cities == 6:
+        solved = rearrange(items_in_order, shortest_tours(items_in_order))
+        torch.testing.assert_close(tour_length(solved), tour_length(items_in_order))
+
+
+def test_tours_are_read_from_a_file(tmp_path):
+    points = torch.rand(10, 5, 2, generator=torch.Generator().manual_seed(2))
+    tours = shortest_tours(points)
+    lines = [
+        " ".join(f"{x!r} {y!r}" for x, y in cities)
+        + " output "
+        + " ".join(str(k + 1) for k in [*tour, 0])
+        for cities, tour in zip(points.tolist(), tours.tolist(), strict=True)
+    ]
+    (tmp_path / "tours.txt").write_text("\n".join(lines))
+    data = read_tours(tmp_path / "tours.txt")
+    assert torch.equal(data[0], points) and torch.equal(data[1], tours)
+    source = tsp(path=tmp_path / "tours.txt")
+    assert source.num_items == 5 and source.batch("train", torch.arange(9))["items"].shape == (
+        9,
+        5,
+        2,
+    )
+    for line, word in (
+        ("0 0 1 1 1 0 output 1 2 2 1", "once"),
+        ("0 0 1 1 output 1 2 1", "three"),
+        ("0 0 1 x 1 0 output 1 2 3 1", "line 2"),
+        ("0 0 1 1 1 0", "output"),
+    ):
+        (tmp_path / "bad.txt").write_text(f"0 0 1 1 1 0 output 1 2 3 1\n{line}\n")
+        with pytest.raises(UserError, match=word):
+            tsp(path=tmp_path / "bad.txt")
+    with pytest.raises(UserError, match=r"not\.txt: no such file"):
+        tsp(path=tmp_path / "not.txt")
 
 
 def test_points_in_metres_are_scaled_into_the_unit_square(tmp_path: Path) -> None:
@@ -81,30 +122,3 @@ def test_points_in_the_unit_square_are_not_scaled(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("output", "1_0 output", 1))
     with pytest.raises(UserError, match="line 1: numbers must not have an underscore"):
         tsp(path=path)
-
-
-def test_stated_sizes_of_votes_are_compared_with_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.soc"
-    names = "".join(f"# ALTERNATIVE NAME {k}: {k}\n" for k in (1, 2, 3))
-    votes = "4: 1,2,3\n6: 3,2,1\n"
-    path.write_text(
-        f"# NUMBER ALTERNATIVES: 3\n# NUMBER VOTERS: 10\n# NUMBER UNIQUE ORDERS: 2\n{names}{votes}"
-    )
-    assert permutations(path).train_size == 8
-    for line, message in (
-        ("VOTERS: 11", "states 11 voters, but has 10"),
-        ("UNIQUE ORDERS: 3", "but has 2"),
-    ):
-        path.write_text(f"# NUMBER {line}\n{names}{votes}")
-        with pytest.raises(UserError, match=message):
-            permutations(path)
-
-
-def test_numbers_that_lose_digits_are_refused_and_unused_arrays_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    np.savez(path, items=20_000_000 + np.arange(40).reshape(8, 5))
-    with pytest.raises(UserError, match="lose digits"):
-        items(path)
-    np.savez(path, items=np.arange(40).reshape(8, 5), weights=np.ones(8))
-    with pytest.warns(Note, match="not used of this file: weights"):
-        items(path)

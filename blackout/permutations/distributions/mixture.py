@@ -1,18 +1,6 @@
-"""Classical distributions on permutations, fitted to orders.
+"""Mixtures of Mallows or Plackett-Luce distributions, fitted by expectation-maximisation.
 
-The consensus of orders, the Mallows and Plackett-Luce distributions, and mixtures of these.
-
-Orders are lists of items, the first chosen first. The Lehmer code of a Mallows permutation has
-independent digits, so that a model of codes represents it in one pass.
-
-Example:
-    >>> import torch
-    >>> from blackout.permutations import all_permutations
-    >>> distribution = Mallows(3, phi=0.5)
-    >>> round(distribution.log_prob(all_permutations(3)).exp().sum().item(), 6)
-    1.0
-    >>> consensus(torch.tensor([[0, 1, 2], [0, 2, 1], [0, 1, 2]])).tolist()
-    [0, 1, 2]
+References: Dempster et al. 1977; Hunter 2004; Arthur and Vassilvitskii 2007.
 """
 
 from __future__ import annotations
@@ -27,22 +15,15 @@ import torch
 from torch import Size, Tensor
 
 from blackout.errors import ensure
-from blackout.permutations.codes import Lehmer
-from blackout.permutations.distributions import (
-    PermutationDistribution,
-    PlackettLuce,
-    independent_log_prob,
-)
-from blackout.permutations.group import inverse, is_permutation
-from blackout.random import (
-    RandomSource,
-    SampleStreams,
-    StepStreams,
-    cumulative_probabilities,
-)
+from blackout.permutations.distributions.mallows import Mallows, log_phi_of_distance
+from blackout.permutations.distributions.plackett_luce import PlackettLuce, describe_worths
+from blackout.permutations.kemeny import improve_order, kemeny_order
+from blackout.random import SampleStreams, StepStreams
 from blackout.representation import format_fields
 
-MAX_EXACT_CONSENSUS = 14  # items up to which `consensus` uses all sets of items
+# (orders [N, m], pair indicators [N, n^2], n, weights [N], present component or None)
+# -> the fitted component and the log-probability of every order [N]
+MaximisationStep: TypeAlias = Callable[[Any, Any, int, Any, Any], tuple[Any, Any]]
 
 # expectation-maximisation of mixtures
 MAX_FITTED_ORDERS = 4000  # orders to which mixtures are fitted
@@ -57,262 +38,6 @@ PSEUDO_COUNT = 0.1  # wins and losses added to each item in Hunter's algorithm
 MAX_EXACT_CENTRE = 10  # items up to which every iteration finds the exact centre
 PATIENCE = 3  # numbers of components in a row without an improvement, after which `choose` stops
 
-# the bisection for log phi of Mallows
-LOG_PHI_LIMIT = 50.0
-BISECTIONS = 80
-
-# (orders [N, m], pair indicators [N, n^2], n, weights [N], present component or None)
-# -> the fitted component and the log-probability of every order [N]
-MaximisationStep: TypeAlias = Callable[[Any, Any, int, Any, Any], tuple[Any, Any]]
-
-
-def consensus(orders: Tensor) -> Tensor:
-    """Return the Kemeny consensus, the order with the smallest sum of Kendall distances to others.
-
-    It is exact up to 14 items, by dynamic programming over the sets of items that come first. Above
-    that, items are sorted by mean position, and moved one at a time while that reduces the sum: a
-    local minimum.
-
-    Args:
-        orders: int64 [N, n].
-
-    Returns:
-        int64 [n].
-
-    Raises:
-        ValueError: no orders.
-
-    References: Kemeny 1959.
-    """
-    ensure(
-        orders.ndim == 2 and len(orders),
-        f"at least one order is needed, as [N, n], not {list(orders.shape)}",
-    )
-    ranks = inverse(orders)
-    n = orders.shape[1]
-    wins = torch.stack([(ranks[:, a : a + 1] < ranks).sum(0) for a in range(n)]).cpu().numpy()
-    return torch.tensor(_kemeny(wins), dtype=torch.int64, device=orders.device)
-
-
-def _kemeny(wins: np.ndarray) -> list[int]:
-    """Return the consensus of pairwise wins.
-
-    Args:
-        wins: wins[a, b] is the number, or weight, of orders with a before b, [n, n].
-    """
-    if len(wins) <= MAX_EXACT_CONSENSUS:
-        return _exact_kemeny(wins)
-    by_wins = wins.sum(1).argsort()[::-1].tolist()
-    return _improve_order(wins, by_wins)
-
-
-def _exact_kemeny(wins: np.ndarray) -> list[int]:
-    """Return the exact Kemeny consensus of pairwise wins [n, n].
-
-    The method is dynamic programming over sets of items. The cost of x after the set S is the
-    number of orders with x before a member of S, summed over the members.
-
-    References: Kemeny 1959; Held and Karp 1962; checked by enumeration in
-    tests/permutations/test_classical.py.
-    """
-    n = len(wins)
-    items = np.arange(n)
-    sets = np.arange(2**n)
-    is_member = (sets[:, None] >> items) & 1
-    set_size = is_member.sum(1)
-    # 1. smallest cost of every set, and its last item
-    disagreements = is_member @ wins.T  # [S, x]: orders with x before members of S
-    cost = np.zeros(2**n)
-    last_item = np.zeros(2**n, dtype=np.int64)
-    for size in range(1, n + 1):
-        layer = sets[set_size == size]
-        without = layer[:, None] & ~(1 << items)
-        candidates = np.where(
-            is_member[layer] == 1, cost[without] + disagreements[without, items], np.inf
-        )
-        last_item[layer] = candidates.argmin(1)
-        cost[layer] = candidates.min(1)
-    # 2. trace the order back from the set of all items
-    order: list[int] = []
-    remaining = 2**n - 1
-    while remaining:
-        item = int(last_item[remaining])
-        order.append(item)
-        remaining &= ~(1 << item)
-    return order[::-1]
-
-
-def _improve_order(wins: np.ndarray, order: list[int]) -> list[int]:
-    """Move every item to its best position until none moves, a local minimum of the Kemeny sum.
-
-    Args:
-        wins: see `_kemeny`.
-        order: of n items.
-
-    References: this project; checked in tests/permutations/test_classical.py.
-    """
-    improved = True
-    while improved:
-        improved = False
-        for item in list(order):
-            others = [index for index in order if index != item]
-            # disagreements of the item at position p with the items before it and behind it
-            with_previous = np.concatenate([[0], np.cumsum(wins[item, others])])
-            with_following = np.concatenate([np.cumsum(wins[others, item][::-1])[::-1], [0]])
-            cost = with_previous + with_following
-            best = int(cost.argmin())
-            if cost[best] < cost[order.index(item)]:
-                order = [*others[:best], item, *others[best:]]
-                improved = True
-    return order
-
-
-class Mallows(PermutationDistribution):
-    """The Mallows distribution, p(order) = phi^d / Z, with the Kendall distance d from the centre.
-
-    Its Lehmer digits are independent. There is no `top`; for phi < 1 the mode is the centre.
-
-    Args:
-        n: items.
-        phi: dispersion, a non-negative number or tensor [...]; 0 is the centre alone, 1 is uniform.
-        centre: reference order int64 [n]; None for 0, 1, 2, ...
-
-    Raises:
-        ValueError: n < 1, a negative phi, or a centre that is no order of n items.
-
-    References: Mallows 1957; Severo et al. 2025, section 3.2 and eq. 2 with one block.
-    """
-
-    def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
-        self.phi = torch.as_tensor(phi, dtype=torch.float64)
-        self.reference = centre
-        if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
-            raise ValueError(f"phi must be a number that is not negative, not {phi}")
-        # digit i has the weight phi^v for each value v up to n - 1 - i
-        values = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
-        super().__init__(torch.special.xlogy(values, self.phi[..., None, None]), 2)
-        if centre is not None and (centre.shape != (n,) or not bool(is_permutation(centre))):
-            raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
-        support = Lehmer.support(n, self.phi.device)
-        # of the values of every digit, float64 [*batch, n, n]
-        self.digit_log_probs = self.scores.masked_fill(~support, -math.inf).log_softmax(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability of orders [..., n], float64 [...].
-
-        Raises:
-            ValueError: a value is no permutation.
-        """
-        return independent_log_prob(self.digit_log_probs, Lehmer.encode(value, self.reference))
-
-    def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """Draw the digits by inversion of their distribution functions."""
-        u = self._uniform(sample_shape, (self._n,), generator)
-        rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
-        cumulative = cumulative_probabilities(self.digit_log_probs.exp())
-        digits = torch.searchsorted(cumulative, rows, right=True)
-        return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the distance from the centre, float64 [*batch] each.
-
-        The distance is the sum of the digits.
-
-        References: this project; checked in tests/permutations/test_classical.py.
-        """
-        p = self.digit_log_probs.exp()
-        value = torch.arange(self._n, device=p.device).double()
-        mean = (p * value).sum(-1)
-        variance = (p * value**2).sum(-1) - mean**2
-        return mean.sum(-1), variance.sum(-1)
-
-    def describe(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return dispersion and centre as plain values, with the items by name.
-
-        Args:
-            names: of the n items.
-        """
-        centre = range(self._n) if self.reference is None else self.reference.tolist()
-        return {"phi": float(self.phi), "centre": [names[item] for item in centre]}
-
-    @classmethod
-    def fit(cls, orders: Tensor) -> Mallows:
-        """Return the maximum-likelihood fit to orders int64 [N, n].
-
-        The centre is the `consensus`, exact up to 14 items. phi makes the expected distance that of
-        the data, where the likelihood, which is concave in log phi, is largest.
-
-        Raises:
-            ValueError: no orders.
-
-        References: this project; checked in tests/permutations/test_classical.py.
-        """
-        n = orders.shape[-1]
-        centre = consensus(orders)
-        mean_distance = float(Lehmer.encode(orders, centre).sum(-1).double().mean())
-        phi = math.exp(_log_phi(n, mean_distance)) if mean_distance else 0.0
-        return cls(n, phi, centre)
-
-
-def _log_phi(n: int, mean_distance: float) -> float:
-    """Return log phi of the Mallows distribution of n items with an expected distance, in -50..50.
-
-    References: this project; checked in tests/permutations/test_classical.py.
-    """
-    values = np.arange(n, dtype=np.float64)
-    low = -LOG_PHI_LIMIT
-    high = LOG_PHI_LIMIT
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        # weights of the values of a digit, relative to the largest of them
-        weights = np.exp(middle * (values - (0 if middle < 0 else n)))
-        digit_means = np.cumsum(weights * values) / np.cumsum(weights)
-        if digit_means.sum() < mean_distance:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float = 1e-3) -> Tensor:
-    """Return log-worths of items, float64 [num_items], by penalised maximum likelihood.
-
-    Args:
-        orders: of some of the items, int64 [N, m].
-        num_items: total; None for m.
-        prior: precision of a normal prior on the log-worths, which keeps them finite.
-
-    References: Plackett 1975; checked in tests/permutations/coded/test_data.py.
-    """
-    size = num_items or orders.shape[1]
-    log_worths = torch.zeros(size, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([log_worths], max_iter=300, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        """Return the negative mean log-likelihood plus the penalty, a scalar."""
-        optimizer.zero_grad()
-        penalty = prior * log_worths.square().sum()
-        loss = penalty - PlackettLuce(log_worths).log_prob(orders).mean()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return log_worths.detach()
-
-
-def describe_worths(distribution: PlackettLuce, names: Sequence[str]) -> dict[str, Any]:
-    """Return the worths of a Plackett-Luce distribution by name of the item, largest first.
-
-    They sum to 1: each is the probability that the item is first.
-
-    Args:
-        distribution: of the n items.
-        names: of the items.
-    """
-    worths = distribution.scores.double().softmax(-1).tolist()
-    order = sorted(range(len(worths)), key=lambda item: -worths[item])
-    return {"worths": {names[item]: worths[item] for item in order}}
-
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
@@ -322,7 +47,7 @@ class Mixture:
         weights: float64 [K], with sum 1.
         components: K distributions on orders of the same items.
 
-    References: this project; checked in tests/permutations/test_classical.py.
+    References: this project; checked in tests/permutations/distributions/test_mixture.py.
     """
 
     weights: Tensor
@@ -439,7 +164,7 @@ class Mixture:
         Raises:
             ValueError: see `fit`; or no validation orders.
 
-        References: this project; checked in tests/permutations/test_classical.py.
+        References: this project; checked in tests/permutations/distributions/test_mixture.py.
         """
         validation, _ = _check_orders(validation, family, num_items)
         best = cls.fit(orders, family, 1, num_items)
@@ -567,12 +292,12 @@ def _mallows_step(
     """
     wins = (weights.astype(np.float32) @ pairs).reshape(n, n).astype(np.float64)
     if component is None or component.reference is None or n <= MAX_EXACT_CENTRE:
-        centre = np.array(_kemeny(wins))
+        centre = np.array(kemeny_order(wins))
     else:
-        centre = np.array(_improve_order(wins, component.reference.tolist()))
+        centre = np.array(improve_order(wins, component.reference.tolist()))
     ranks = centre.argsort()
     distance = pairs @ (ranks[:, None] > ranks[None]).astype(np.float32).ravel()
-    log_phi = _log_phi(n, float(weights @ distance / max(weights.sum(), 1e-12)))
+    log_phi = log_phi_of_distance(n, float(weights @ distance / max(weights.sum(), 1e-12)))
     log_normaliser = np.logaddexp.accumulate(log_phi * np.arange(n)).sum()
     fit = Mallows(n, math.exp(log_phi), torch.from_numpy(centre))
     return fit, log_phi * distance - log_normaliser
