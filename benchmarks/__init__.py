@@ -1,2 +1,1 @@
-"""Reproducible measurements: `python -m benchmarks.counts`, `.training`, `.sampling`, `.scores`,
-..."""
+"""Reproducible measurements; benchmarks/README.md lists them by subject."""

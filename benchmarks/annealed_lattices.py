@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> None:
         ess = float(effective_sample_size(log_weights))
         log_z = float(log_mean_exp(log_weights))
         print(
-            f"seed {seed}: ESS {ess:.3f}  log Z {log_z:.4f} +- {jackknife_error(log_weights):.4f} "
+            f"seed {seed}: ESS {ess:.3f}  log Z {log_z:.4f} ± {jackknife_error(log_weights):.4f} "
             f"({log_z - exact_log_z:+.4f})  ELBO {lower:.4f}  EUBO {upper:.4f}  "
-            f"apart {upper - lower:.4f} +- {error:.4f}  modes {modes}  {seconds:.1f} CPU s",
+            f"apart {upper - lower:.4f} ± {error:.4f}  modes {modes}  {seconds:.1f} CPU s",
             flush=True,
         )
 

@@ -182,7 +182,7 @@ def figure2(paths: int = 4) -> Any:
     return figure
 
 
-def noise_image(at: Sequence[int]) -> tuple[Array, Array]:
+def noise_image(steps: Sequence[int]) -> tuple[Array, Array]:
     """Return an image [32, 32, 3] at these steps, under Gaussian diffusion and blackout, [n, 32,
     32, 3]."""
     x0 = patches().test[:1]
@@ -191,23 +191,25 @@ def noise_image(at: Sequence[int]) -> tuple[Array, Array]:
     z0 = 2 * x0.numpy()[0].transpose(1, 2, 0) / 255 - 1
     times = fisher_times(STEPS)
     gaussian = [
-        math.sqrt(alpha[k]) * z0 + math.sqrt(1 - alpha[k]) * rng.normal(size=z0.shape) for k in at
+        math.sqrt(alpha[k]) * z0 + math.sqrt(1 - alpha[k]) * rng.normal(size=z0.shape)
+        for k in steps
     ]
     streams = SampleStreams(0, torch.arange(1))
     dark = [
-        PureDeath(255).sample(x0, times[k], streams.step(k))[0].permute(1, 2, 0).numpy() for k in at
+        PureDeath(255).sample(x0, times[k], streams.step(k))[0].permute(1, 2, 0).numpy()
+        for k in steps
     ]
     return np.stack(gaussian), np.stack(dark)
 
 
 def figure1(adjusted: bool) -> Any:
     """Plot the image under both processes, on a scale per state or a common one."""
-    at = (0, 200, 400, 500, 600, 700, 800, 1000)
-    figure = plt.figure(figsize=(1.5 * len(at), 3.2))
+    steps = (0, 200, 400, 500, 600, 700, 800, 1000)
+    figure = plt.figure(figsize=(1.5 * len(steps), 3.2))
     for row, states, ends in zip(
-        figure.subplots(2, len(at)), noise_image(at), ((-1, 1), (0, 255)), strict=True
+        figure.subplots(2, len(steps)), noise_image(steps), ((-1, 1), (0, 255)), strict=True
     ):
-        for axis, k, x in zip(row, at, states, strict=True):
+        for axis, k, x in zip(row, steps, states, strict=True):
             low, high = (x.min(), max(x.max(), x.min() + 1e-9)) if adjusted else ends
             axis.imshow(np.clip((x - low) / (high - low), 0, 1))
             axis.set_title(f"k = {k}", fontsize=8)

@@ -30,8 +30,8 @@ def rows(quick: bool) -> list[dict[str, Any]]:
         for name, linear in (("forest", False), ("regression", True)):
             values = []
             for _ in range(repeats):
-                first, second = rng.poisson(3.0, (2, number, NUM_ELEMENTS))
-                values.append(classifier_test(first, second, linear=linear, trees=NUM_TREES)[0])
+                x, y = rng.poisson(3.0, (2, number, NUM_ELEMENTS))
+                values.append(classifier_test(x, y, linear=linear, trees=NUM_TREES)[0])
             deviation = float(np.std(values, ddof=1))
             stated = null_auc_error(number)
             table.append(

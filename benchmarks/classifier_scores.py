@@ -53,22 +53,24 @@ def main(arguments: list[str] | None = None) -> None:
         "--guidance", type=float, nargs="+", default=[], help="of a model with classes"
     )
     parser.add_argument("--mnist", help="folder with MNIST, for a model of it and --guidance")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with errors_in_one_line():
-        model = load_model(given.model)
-        if given.guidance:
+        model = load_model(options.model)
+        if options.guidance:
             agreement(
                 model,
-                network_classifier(partial(mnist, given.mnist), 255)
-                if given.mnist
+                network_classifier(partial(mnist, options.mnist), 255)
+                if options.mnist
                 else network_classifier(),
-                given,
+                options,
             )
         else:
-            evaluate_samplers(model, digits(), given)
+            evaluate_samplers(model, digits(), options)
 
 
-def evaluate_samplers(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) -> None:
+def evaluate_samplers(
+    model: BlackoutDiffusion, data: CountData, options: argparse.Namespace
+) -> None:
     """Print the results of every sampler, with the least and most frequent class by each
     classifier."""
     assert (
@@ -90,15 +92,15 @@ def evaluate_samplers(model: BlackoutDiffusion, data: CountData, given: argparse
     show("held-out digits: recognised", data.test, judges, data)
     show(
         "as many training digits, evenly spaced",
-        data.train[evenly_spaced(len(data.train), given.num_samples)],
+        data.train[evenly_spaced(len(data.train), options.num_samples)],
         judges,
         data,
     )
-    for name in given.samplers or [""]:
-        sampler = make_sampler(name, model, given.evaluations) if name else None
-        for seed in given.seeds:
-            drawn = model.sample(given.num_samples, seed, sampler=sampler)
-            show(f"{name or 'samples'}, seed {seed}: recognised", drawn, judges, data)
+    for name in options.samplers or [""]:
+        sampler = make_sampler(name, model, options.evaluations) if name else None
+        for seed in options.seeds:
+            samples = model.sample(options.num_samples, seed, sampler=sampler)
+            show(f"{name or 'samples'}, seed {seed}: recognised", samples, judges, data)
 
 
 def show(name: str, counts: Tensor, judges: dict[str, Probabilities], data: CountData) -> None:
@@ -113,7 +115,10 @@ def show(name: str, counts: Tensor, judges: dict[str, Probabilities], data: Coun
         cells.append(
             f"{recognised:.1%} {100 * float(shares.min()):.0f}-{100 * float(shares.max()):.0f}"
         )
-    near = float(nearest(counts, data.train).median() / nearest(data.test, data.train).median())
+    near = float(
+        nearest_distance(counts, data.train).median()
+        / nearest_distance(data.test, data.train).median()
+    )
     pixels = frechet_distance(*statistics_of(counts), *statistics_of(data.test))
     print(
         f"{name:<40}" + "".join(f"{cell:>16}" for cell in cells) + f"{near:>10.2f}{pixels:>10.1f}",
@@ -121,17 +126,17 @@ def show(name: str, counts: Tensor, judges: dict[str, Probabilities], data: Coun
     )
 
 
-def agreement(model: BlackoutDiffusion, says: Probabilities, given: argparse.Namespace) -> None:
+def agreement(model: BlackoutDiffusion, says: Probabilities, options: argparse.Namespace) -> None:
     """Print the fraction of samples in the requested class, for every scale of guidance."""
-    wanted = torch.arange(given.num_samples) % 10
+    requested = torch.arange(options.num_samples) % 10
     assert model.sampler is not None
-    for scale in given.guidance:
-        for seed in given.seeds:
+    for scale in options.guidance:
+        for seed in options.seeds:
             sampler = replace(model.sampler, guidance=Guidance(scale))
-            found = says(
-                model.sample(given.num_samples, seed, sampler=sampler, classes=wanted)
+            predicted = says(
+                model.sample(options.num_samples, seed, sampler=sampler, classes=requested)
             ).argmax(1)
-            fraction = float((found == wanted).double().mean())
+            fraction = float((predicted == requested).double().mean())
             print(f"guidance {scale:g}, seed {seed}: agreement {fraction:.2%}", flush=True)
 
 
@@ -147,10 +152,14 @@ def all_classifiers(data: CountData) -> dict[str, Probabilities]:
     machine = CalibratedClassifierCV(SVC(C=10), ensemble=False).fit(x, y)
     perceptron = MLPClassifier((100,), max_iter=400, random_state=0).fit(x, y)
 
-    def of(model: CalibratedClassifierCV | MLPClassifier) -> Probabilities:
+    def probabilities_of(model: CalibratedClassifierCV | MLPClassifier) -> Probabilities:
         return lambda counts: torch.from_numpy(model.predict_proba(counts.flatten(1).numpy() / 16))
 
-    return {"SVM": of(machine), "perceptron": of(perceptron), "convolutional": network_classifier()}
+    return {
+        "SVM": probabilities_of(machine),
+        "perceptron": probabilities_of(perceptron),
+        "convolutional": network_classifier(),
+    }
 
 
 def network_classifier(
@@ -167,9 +176,9 @@ def network_classifier(
     return probabilities
 
 
-def nearest(counts: Tensor, others: Tensor) -> Tensor:
+def nearest_distance(counts: Tensor, references: Tensor) -> Tensor:
     """Return the Euclidean distance of each to the nearest of the others, [n]."""
-    return torch.cdist(counts.flatten(1).double(), others.flatten(1).double()).amin(1)
+    return torch.cdist(counts.flatten(1).double(), references.flatten(1).double()).amin(1)
 
 
 def evenly_spaced(total: int, number: int) -> Sequence[int]:

@@ -134,13 +134,13 @@ def training(data: CountData) -> dict[str, Any]:
     x = flat(data.train)
     scale = np.median(x.sum(1))
 
-    def normalised(of: Array) -> Array:
-        made: Array = np.log1p(of * scale / of.sum(1, keepdims=True).clip(1))
-        return made
+    def normalised(counts: Array) -> Array:
+        logarithms: Array = np.log1p(counts * scale / counts.sum(1, keepdims=True).clip(1))
+        return logarithms
 
     components = PCA(min(DIRECTIONS, *x.shape), random_state=0).fit(normalised(x))
     rows = np.linspace(0, len(x) - 1, min(NUM_SAMPLES, len(x))).astype(int)
-    return {"samples": x[rows], "latent": lambda of: components.transform(normalised(of))}
+    return {"samples": x[rows], "latent": lambda counts: components.transform(normalised(counts))}
 
 
 def scvi(data: CountData) -> dict[str, Any]:
@@ -150,7 +150,9 @@ def scvi(data: CountData) -> dict[str, Any]:
 
     library.settings.seed = 0
     warnings.filterwarnings("ignore")
-    train, test = (anndata.AnnData(flat(of).astype(np.float32)) for of in (data.train, data.test))
+    train, test = (
+        anndata.AnnData(flat(counts).astype(np.float32)) for counts in (data.train, data.test)
+    )
     library.model.SCVI.setup_anndata(train)
     model = library.model.SCVI(train, use_observed_lib_size=False)
     model.train(early_stopping=True, enable_progress_bar=False, accelerator="cpu")
@@ -167,8 +169,8 @@ def scvi(data: CountData) -> dict[str, Any]:
             "px"
         ].sample()
 
-    def latent(of: Array) -> Array:
-        held = anndata.AnnData(of.astype(np.float32))
+    def latent(counts: Array) -> Array:
+        held = anndata.AnnData(counts.astype(np.float32))
         library.model.SCVI.setup_anndata(held)
         return np.asarray(model.get_latent_representation(held))
 
@@ -183,7 +185,11 @@ def run(path: Path, data: CountData) -> dict[str, Any]:
     bits = values.get("bits_per_dim_test", values.get("test/bits_per_dim"))
     bits = bits["value"] if isinstance(bits, dict) else bits
     has_mlp = any(isinstance(part, ResidualMLP) for part in model.averaged.modules())
-    latent = (lambda of: latent_features(model, torch.from_numpy(of)).numpy()) if has_mlp else None
+    latent = (
+        (lambda counts: latent_features(model, torch.from_numpy(counts)).numpy())
+        if has_mlp
+        else None
+    )
     return {
         "name": path.name,
         "samples": flat(model.sample(NUM_SAMPLES, seed=1)),

@@ -38,13 +38,13 @@ def commands(row: Mapping[str, Any]) -> list[str]:
 
     `<run>` stands for the folder of the run that the train.py before it makes, or of the prior.
     """
-    found = list(row.get("first", ()))
-    found += [f"train.py {flags(run)}experiment={run}" for run in row.get("runs", ())]
+    commands = list(row.get("first", ()))
+    commands += [f"train.py {flags(run)}experiment={run}" for run in row.get("runs", ())]
     prior = "" if "small" in row else " ckpt=<run>"
-    found += [f"sample.py {flags(task)}task={task}{prior}" for task in row.get("task", ())]
+    commands += [f"sample.py {flags(task)}task={task}{prior}" for task in row.get("task", ())]
     if "command" in row:
-        found.append(row["command"])
-    return [*found, *row.get("then", ())]
+        commands.append(row["command"])
+    return [*commands, *row.get("then", ())]
 
 
 def command(row: Mapping[str, Any]) -> str:

@@ -34,7 +34,9 @@ WORDS = {"hepg2": "CGTA", "k562": "GATA", "sknsh": "CAGC"}
 
 def activity(sequences: list[str], word: str) -> np.ndarray:
     """Return how often a word occurs in each sequence."""
-    return np.array([sum(one.startswith(word, k) for k in range(len(one))) for one in sequences])
+    return np.array(
+        [sum(sequence.startswith(word, k) for k in range(len(sequence))) for sequence in sequences]
+    )
 
 
 def enhancers(path: Path, number: int, seed: int = 0) -> None:

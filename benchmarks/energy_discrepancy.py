@@ -33,11 +33,11 @@ def pretrain(
     generator = torch.Generator().manual_seed(seed)
     scale = code_scale(density)
     network = EnergyNetwork(2 * BITS_PER_COORDINATE, widths)
-    with torch.no_grad():  # as PyTorch starts a layer, not as energies beside a sampler begin
-        first = network.layers[0]
-        assert isinstance(first, nn.Linear)
-        first.bias.add_(first.weight.sum(1) / 2)
-        first.weight.div_(6)
+    with torch.no_grad():  # as PyTorch starts a layer, not as energies with a sampler start
+        input_layer = network.layers[0]
+        assert isinstance(input_layer, nn.Linear)
+        input_layer.bias.add_(input_layer.weight.sum(1) / 2)
+        input_layer.weight.div_(6)
     optimizer = torch.optim.Adam(network.parameters(), lr)
     points = torch.from_numpy(sample_density(density, steps * batch_size, seed + 2))
 

@@ -121,49 +121,51 @@ class Chain:
         node = node * self._messages(node)
         u = uniform((len(node), self.length), source, node.device).unsqueeze(-1)
         x = torch.empty(node.shape[:2], dtype=torch.int64, device=node.device)
-        before = self.first.to(node.device).expand(len(node), -1)
+        forward = self.first.to(node.device).expand(len(node), -1)
         for i in range(self.length):
-            rows = cumulative_probabilities(before * node[:, i])
+            rows = cumulative_probabilities(forward * node[:, i])
             x[:, i] = torch.searchsorted(rows, u[:, i].contiguous(), right=True)[:, 0].clamp_(
                 max=len(weight) - 1
             )
-            before = weight[x[:, i]]
+            forward = weight[x[:, i]]
         return x
 
     def marginals(self, node: Tensor) -> Tensor:
         """Return P(x_i = v) under the same distribution, float64 [n, D, N]."""
         weight = self.weight.to(node.device)
-        after = self._messages(node)
-        found = torch.empty_like(after)
-        before = self.first.to(node.device).expand(len(node), -1)
+        backward = self._messages(node)
+        marginals = torch.empty_like(backward)
+        forward = self.first.to(node.device).expand(len(node), -1)
         for i in range(self.length):
-            both = before * node[:, i] * after[:, i]
-            found[:, i] = both / both.sum(1, keepdim=True)
-            before = (before * node[:, i]) @ weight
-            before = before / before.sum(1, keepdim=True)
-        return found
+            joint = forward * node[:, i] * backward[:, i]
+            marginals[:, i] = joint / joint.sum(1, keepdim=True)
+            forward = (forward * node[:, i]) @ weight
+            forward = forward / forward.sum(1, keepdim=True)
+        return marginals
 
     def expected(self, pair: Tensor) -> float:
         """Return E sum_i pair(x_i, x_{i + 1}), pair float64 [N, N]."""
-        after = self._messages(torch.ones(1, self.length, len(self.first), dtype=torch.float64))[0]
-        before = self.first
+        backward = self._messages(torch.ones(1, self.length, len(self.first), dtype=torch.float64))[
+            0
+        ]
+        forward = self.first
         total = 0.0
         for i in range(self.length - 1):
-            both = before[:, None] * self.weight * after[i + 1]
-            total += float((both * pair).sum() / both.sum())
-            before = before @ self.weight
-            before = before / before.sum()
+            joint = forward[:, None] * self.weight * backward[i + 1]
+            total += float((joint * pair).sum() / joint.sum())
+            forward = forward @ self.weight
+            forward = forward / forward.sum()
         return total
 
     def _messages(self, node: Tensor) -> Tensor:
         """Return the weight of everything after element i given x_i, up to factors, float64 [n, D,
         N]."""
         weight = self.weight.to(node.device)
-        after = torch.ones_like(node)
+        messages = torch.ones_like(node)
         for i in range(self.length - 2, -1, -1):
-            message = (node[:, i + 1] * after[:, i + 1]) @ weight.T
-            after[:, i] = message / message.amax(1, keepdim=True)
-        return after
+            message = (node[:, i + 1] * messages[:, i + 1]) @ weight.T
+            messages[:, i] = message / message.amax(1, keepdim=True)
+        return messages
 
 
 @dataclass(frozen=True)
@@ -188,15 +190,17 @@ class ChainPrior(Prior):
     ) -> Tensor:
         """X_0 given X_t = z, exactly, whatever `steps` is."""
         self.denoiser.evaluations += 1  # type: ignore[attr-defined]
-        return self._drawn(noise_of(self.process, z, torch.tensor(t, dtype=torch.float64)), source)
+        return self._draw_states(
+            noise_of(self.process, z, torch.tensor(t, dtype=torch.float64)), source
+        )
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
         """Unconditional samples, counts [number, D]."""
-        return self._drawn(
+        return self._draw_states(
             torch.ones(number, *self.shape, len(self.chain.first), dtype=torch.float64), source
         )
 
-    def _drawn(self, node: Tensor, source: Streams) -> Tensor:
+    def _draw_states(self, node: Tensor, source: Streams) -> Tensor:
         # a torch generator simply goes on
         numbers = source.step(0) if isinstance(source, SampleStreams) else source
         return self.chain.draw(node.to(self.device), numbers).to(torch.uint8)
@@ -222,8 +226,8 @@ class ChainDenoiser:
 
     def __call__(self, xt: Tensor, t: Tensor) -> CategoricalPrediction:
         """Log-probabilities [n, N, D]."""
-        found = self.chain.marginals(noise_of(self.process, xt, t))
-        return CategoricalPrediction(found.clamp(min=1e-300).log().transpose(1, 2))
+        probabilities = self.chain.marginals(noise_of(self.process, xt, t))
+        return CategoricalPrediction(probabilities.clamp(min=1e-300).log().transpose(1, 2))
 
 
 class ExactFamily:
@@ -369,12 +373,14 @@ class Synthetic(ExactModel):
     def exact(self, reward: Ring, scale: float) -> Tensor:
         """The posterior of one element, float64 [50]: elements stay independent."""
         level = torch.arange(50, dtype=torch.float64)
-        one = self.p * torch.exp(scale * reward.of_element(level) / self.shape[0])
-        return one / one.sum()
+        weight = self.p * torch.exp(scale * reward.of_element(level) / self.shape[0])
+        return weight / weight.sum()
 
     def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
-        """Distances of the first two elements to the posterior of all D, at the first scale, beside
-        those of as many exact draws (the floor) and of the prior; `heat_maps.png`.
+        """Return distances of the first two elements to the posterior, at the first scale.
+
+        Those of as many exact draws (the floor) and of the prior are next to them. Writes
+        `heat_maps.png`.
         """
         operator = samples.problem.operator
         if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
@@ -384,23 +390,25 @@ class Synthetic(ExactModel):
             operator.reward,
             float(samples.problem.measurement[int(samples.measurement_index[0]), 0]),
         )
-        wanted = torch.outer(one, one).numpy()
+        exact_pair = torch.outer(one, one).numpy()
         alike = torch.ones(len(x), 2, 50, dtype=torch.float64)
         perfect = Chain(one, one.expand(50, 50), 2).draw(
             alike, _streams(samples.seed, _FLOOR, len(x)).step(0)
         )
         prior = self.prior().draw(len(x), _streams(samples.seed, _PRIOR, len(x)))
-        drawn = {"samples": x, "perfect": perfect, "prior": prior}
-        distributions = {"posterior": wanted}
+        sample_sets = {"samples": x, "perfect": perfect, "prior": prior}
+        distributions = {"posterior": exact_pair}
         values = {}
-        for (name, draws), prefix in zip(drawn.items(), ("", "floor_", "prior_"), strict=True):
+        for (name, draws), prefix in zip(
+            sample_sets.items(), ("", "floor_", "prior_"), strict=True
+        ):
             pair = (draws[:, 0].long() * 50 + draws[:, 1]).numpy()
             distribution = np.bincount(pair, minlength=2500).reshape(50, 50) / len(x)
             distributions[name], values[f"{prefix}hellinger"] = (
                 distribution,
-                hellinger(distribution, wanted),
+                hellinger(distribution, exact_pair),
             )
-            values[f"{prefix}total_variation"] = float(np.abs(distribution - wanted).sum() / 2)
+            values[f"{prefix}total_variation"] = float(np.abs(distribution - exact_pair).sum() / 2)
         save_picture(heat_maps(distributions), directory / "heat_maps.png")
         return {"values": values}
 
@@ -461,13 +469,13 @@ class Dna(ExactModel):
             )
         save_picture(tilt_curve(rows), directory / "tilt.png")
         errors = [abs(row["reward"] - row["exact_reward"]) for row in rows]
-        off = [
+        relative_errors = [
             error / max(row["standard_error"], 1e-9)
             for error, row in zip(errors, rows, strict=True)
         ]
         values = {
             "largest_error_of_reward": max(errors),
-            "largest_error_in_standard_errors": max(off),
+            "largest_error_in_standard_errors": max(relative_errors),
         }
         return {"values": values, "tilt": rows}
 
@@ -491,38 +499,38 @@ class Melody(ExactModel):
         """
         operator = samples.problem.operator
         truths = samples.truths
-        seen = operator.observed_mask(self.shape)
-        if truths is None or not isinstance(operator, Separable) or seen is None:
+        observed = operator.observed_mask(self.shape)
+        if truths is None or not isinstance(operator, Separable) or observed is None:
             return {}
         x = samples.x
         truth = truths[samples.measurement_index]
         number = len(samples.x)
-        exact = self._exact(samples, seen)
+        exact = self._exact(samples, observed)
         prior = self.prior().draw(number, _streams(samples.seed, _PRIOR, number))
         values = {}
-        for prefix, drawn in (("", x), ("exact_", exact), ("prior_", prior)):
+        for prefix, draws in (("", x), ("exact_", exact), ("prior_", prior)):
             values[f"{prefix}hellinger"] = float(
-                np.mean([_of_names(a, b) for a, b in zip(drawn, truth, strict=True)])
+                np.mean([name_distance(a, b) for a, b in zip(draws, truth, strict=True)])
             )
             values[f"{prefix}outliers"] = float(
-                np.mean([_outliers(a, b) for a, b in zip(drawn, truth, strict=True)])
+                np.mean([_outliers(a, b) for a, b in zip(draws, truth, strict=True)])
             )
             values[f"{prefix}right_where_hidden"] = float(
-                (drawn == truth)[:, ~seen].double().mean()
+                (draws == truth)[:, ~observed].double().mean()
             )
         first = int(samples.measurement_index[0])
-        shown = truths[first].long().where(seen, torch.tensor(-1))
+        shown = truths[first].long().where(observed, torch.tensor(-1))
         rolls = {"truth": truths[first], "seen": shown, "sample": x[0], "exact": exact[0]}
         save_picture(piano_rolls(rolls), directory / "piano_rolls.png")
         return {"values": values}
 
-    def _exact(self, samples: SampleSet, seen: Tensor) -> Tensor:
+    def _exact(self, samples: SampleSet, observed: Tensor) -> Tensor:
         """Draws of every sample's posterior, by backward messages: elements are seen one by one."""
         problem = samples.problem
         levels = torch.arange(129, dtype=torch.float64)
         y = problem.measurements(self.shape)[samples.measurement_index]
         log_l = problem.noise.log_prob(y[..., None], levels.view(1, 1, -1).expand(*y.shape, -1))
-        node = torch.where(seen[:, None], log_l, 0.0).exp()
+        node = torch.where(observed[:, None], log_l, 0.0).exp()
         return self.chain.draw(node, _streams(samples.seed, _EXACT, len(y)).step(0))
 
 
@@ -549,8 +557,10 @@ def melody(length: int) -> Chain:
     return Chain(weight[128], weight, length)
 
 
-def _of_names(x: Tensor, truth: Tensor) -> float:
-    p, q = (np.bincount(one.long().numpy(), minlength=129) / len(one) for one in (x, truth))
+def name_distance(x: Tensor, truth: Tensor) -> float:
+    p, q = (
+        np.bincount(states.long().numpy(), minlength=129) / len(states) for states in (x, truth)
+    )
     return hellinger(p, q)
 
 

@@ -57,41 +57,41 @@ def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
         )
         return paths, sets, errors[-1]
 
-    found: dict[str, Callable[[int], Drawn]] = {
+    draws: dict[str, Callable[[int], Drawn]] = {
         "flow": lambda seed: (model.simulate(indices, seed), None, None)
     }
     for sweeps in _LADDER:
-        found[f"AIS, {sweeps} sweeps"] = partial(annealed, sweeps, None)
-        found[f"SMC, {sweeps} sweeps"] = partial(resampled, sweeps)
-    found["tempering, 1024 sweeps"] = lambda seed: tempered(seed, 1024)
+        draws[f"AIS, {sweeps} sweeps"] = partial(annealed, sweeps, None)
+        draws[f"SMC, {sweeps} sweeps"] = partial(resampled, sweeps)
+    draws["tempering, 1024 sweeps"] = lambda seed: tempered(seed, 1024)
     if is_ferromagnetic(target):
         for sweeps in _LADDER[:3]:
-            found[f"AIS, {sweeps} sweeps of clusters"] = partial(annealed, sweeps, Clusters())
-        found["tempering, 128 sweeps of clusters"] = lambda seed: tempered(seed, 128, Clusters())
-    return found
+            draws[f"AIS, {sweeps} sweeps of clusters"] = partial(annealed, sweeps, Clusters())
+        draws["tempering, 128 sweeps of clusters"] = lambda seed: tempered(seed, 128, Clusters())
+    return draws
 
 
 def rate(
     target: Target, draw: Callable[[int], Drawn], seconds: float
 ) -> tuple[float, float, float]:
     """Return (effective samples per second, ESS, log Z) of draws begun within a CPU time."""
-    parts = list[Paths]()
+    draws = list[Paths]()
     spent = 0.0
     error = None
     groups = list[Tensor]()
-    most = 0
+    num_groups = 0
     while spent < seconds:
         start_time = time.process_time()
-        paths, own, error = draw(len(parts) + 1)
+        paths, draw_groups, error = draw(len(draws) + 1)
         spent += time.process_time() - start_time
-        parts.append(paths)
-        if own is not None:
-            groups.append(own + most)
-            most += int(own.max()) + 1
+        draws.append(paths)
+        if draw_groups is not None:
+            groups.append(draw_groups + num_groups)
+            num_groups += int(draw_groups.max()) + 1
     x, weights, density = (
         torch.cat(part)
         for part in zip(
-            *((p.states.x, p.log_weights, p.states.log_density) for p in parts), strict=True
+            *((p.states.x, p.log_weights, p.states.log_density) for p in draws), strict=True
         )
     )
     values = estimate_target(

@@ -89,12 +89,16 @@ def tempered(target: Target, sets: int, temperatures: int, sweeps: int) -> Draw:
     return draw
 
 
-def draw_from_flow(model: FlowSampler, chains: int, how: Simulation) -> Draw:
+def draw_from_flow(model: FlowSampler, chains: int, simulation: Simulation) -> Draw:
     """Return a draw of a trained flow."""
 
     def draw(seed: int) -> Drawn:
-        paths = model.simulate(torch.arange(chains), seed, simulation=how)
-        groups = None if how.resample_below is None else torch.arange(chains) // how.group_size
+        paths = model.simulate(torch.arange(chains), seed, simulation=simulation)
+        groups = (
+            None
+            if simulation.resample_below is None
+            else torch.arange(chains) // simulation.group_size
+        )
         return Drawn(paths.states.x, paths.log_weights, paths.states.log_density, groups)
 
     return draw
@@ -166,10 +170,10 @@ def flow_cases(model: FlowSampler) -> dict[str, tuple[Target, Draw]]:
 
 
 def evaluate_draw(
-    target: Target, drawn: Drawn, seed: int
+    target: Target, sample: Drawn, seed: int
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the reported estimates and the flags."""
-    x, weights, density, groups, error = drawn
+    x, weights, density, groups, error = sample
     values = estimate_target(target, x, weights, density, groups, error)
     flags = check_estimates(target, x, weights, values, fold_seed(seed, 13), groups)
     return values, flags
@@ -178,9 +182,9 @@ def evaluate_draw(
 def missing(allowed: Callable[[Tensor], Tensor]) -> Draw:
     """Return exact samples of a subset of states, with the weights that such a draw would have."""
     states, density = enumerate_states(FirstOrder())
-    kept = allowed(2 * states.double().mean(1) - 1)
-    states = states[kept]
-    density = density[kept]
+    is_allowed = allowed(2 * states.double().mean(1) - 1)
+    states = states[is_allowed]
+    density = density[is_allowed]
 
     def draw(seed: int) -> Drawn:
         indices = torch.multinomial(
@@ -209,26 +213,26 @@ def run(options: argparse.Namespace) -> None:
         ):
             raise UserError("give a trained flow on one target whose log Z is known")
         every |= flow_cases(model)
-    print(f"{'case':56} {'ends':>6} {'error':>6} {'width':>7} {'off':>7} {'flagged':>8}")
+    print(f"{'case':56} {'ends':>6} {'error':>6} {'width':>7} {'rmse':>7} {'flagged':>8}")
     for name, (target, draw) in every.items():
-        known = (exact_values(target) or {})["log_z"]
+        log_z = (exact_values(target) or {})["log_z"]
         ends = error = flagged = 0
         widths = list[float]()
-        off = list[float]()
+        errors = list[float]()
         for seed in range(options.first, options.first + options.draws):
             values, flags = evaluate_draw(target, draw(seed), seed)
-            away = values["log_z"] - known
-            ends += values["log_z_ci_low"] <= known <= values["log_z_ci_high"]
-            error += abs(away) <= Z_95 * values["log_z_error"]
+            deviation = values["log_z"] - log_z
+            ends += values["log_z_ci_low"] <= log_z <= values["log_z_ci_high"]
+            error += abs(deviation) <= Z_95 * values["log_z_error"]
             flagged += bool(flags)
             widths.append(values["log_z_ci_high"] - values["log_z_ci_low"])
-            off.append(away)
-        spread = float(torch.tensor(off).square().mean().sqrt())
+            errors.append(deviation)
+        spread = float(torch.tensor(errors).square().mean().sqrt())
         width = float(torch.tensor(widths).median())
         print(f"{name:56} {ends:6} {error:6} {width:7.3f} {spread:7.3f} {flagged:8}", flush=True)
     target = FirstOrder()
-    known = (exact_values(FirstOrder()) or {})["log_z"]
-    missed: dict[str, Draw] = {
+    log_z = (exact_values(FirstOrder()) or {})["log_z"]
+    partial_draws: dict[str, Draw] = {
         "all there": missing(lambda m: m.abs() >= 0),
         "no order": missing(lambda m: m.abs() < 0.7),
         "one of two ordered modes, and noise": missing(lambda m: m > -0.7),
@@ -240,18 +244,19 @@ def run(options: argparse.Namespace) -> None:
         f"{_SAMPLES} samples of exp(15 m^4), 20 spins: "
         f"{'flagged':>20} {'missed mode':>12} {'interval holds':>15}"
     )
-    for name, draw in missed.items():
-        found = [
+    for name, draw in partial_draws.items():
+        evaluations = [
             evaluate_draw(target, draw(seed), seed)
             for seed in range(options.first, options.first + options.draws)
         ]
         flagged, named = (
-            sum(test(flags) for _, flags in found) for test in (bool, lambda f: "missed_mode" in f)
+            sum(test(flags) for _, flags in evaluations)
+            for test in (bool, lambda f: "missed_mode" in f)
         )
-        held = sum(
-            values["log_z_ci_low"] <= known <= values["log_z_ci_high"] for values, _ in found
+        num_covered = sum(
+            values["log_z_ci_low"] <= log_z <= values["log_z_ci_high"] for values, _ in evaluations
         )
-        print(f"{name:40} {flagged:17} {named:12} {held:15}", flush=True)
+        print(f"{name:40} {flagged:17} {named:12} {num_covered:15}", flush=True)
 
 
 def main() -> None:

@@ -84,43 +84,43 @@ def user_seconds(command: list[str]) -> float:
         RuntimeError: if it fails, with the end of its output.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    seconds_before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{result.stderr[-2000:]}")
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - seconds_before
 
 
 def train_model(
     options: tuple[str, ...], seed: int, energy: Path, scratch: Path
 ) -> tuple[Any, float]:
     """Return (model, user seconds of its training)."""
-    given = [option.format(seed=seed, energy=energy) for option in options]
-    own = [f"seed={seed}", f"runs_dir={scratch}"]
-    seconds = user_seconds([sys.executable, "train.py", *given, *_COMMON, *own])
+    model_options = [option.format(seed=seed, energy=energy) for option in options]
+    run_options = [f"seed={seed}", f"runs_dir={scratch}"]
+    seconds = user_seconds([sys.executable, "train.py", *model_options, *_COMMON, *run_options])
     return load_model(scratch / "row/run"), seconds
 
 
 def sites_and_pairs(x: Tensor, levels: int) -> Tensor:
     """Return the states of all sites and the equal pairs, [n, d (S - 1) + d (d - 1) / 2]."""
-    first, second = torch.triu_indices(x.shape[1], x.shape[1], 1)
+    i, j = torch.triu_indices(x.shape[1], x.shape[1], 1)
     one_hot = torch.nn.functional.one_hot(x.long(), levels)[..., 1:].flatten(1)
-    return torch.cat([one_hot, (x[:, first] == x[:, second]).long()], 1).double()
+    return torch.cat([one_hot, (x[:, i] == x[:, j]).long()], 1).double()
 
 
 def exact_site_events(target: Target, x: Tensor) -> Iterator[tuple[Tensor, float]]:
     """Return (an event of every chain [n], its exact probability) of sites and enumerable pairs."""
-    found = sites_and_pairs(x, target.levels)
+    events = sites_and_pairs(x, target.levels)
     if can_enumerate(target):
         states, log_density = enumerate_states(target)
         parts = zip(
             states.split(1 << 14), torch.softmax(log_density, 0).split(1 << 14), strict=True
         )
         exact = sum(share @ sites_and_pairs(part, target.levels) for part, share in parts)
-        yield from zip(found.T, exact.tolist(), strict=True)
+        yield from zip(events.T, exact.tolist(), strict=True)
     else:  # a homogeneous lattice without a field: all states of a site are alike
         yield from (
-            (values, 1 / target.levels) for values in found.T[: target.sites * (target.levels - 1)]
+            (values, 1 / target.levels) for values in events.T[: target.sites * (target.levels - 1)]
         )
 
 
@@ -131,13 +131,13 @@ def worst_mean(target: Target, paths: Paths) -> float:
     """
     x = paths.states.x
     weights = paths.log_weights
-    known = exact_references(target)
-    if not known:
+    exact_values = exact_references(target)
+    if not exact_values:
         return math.nan
     worst = [0.0]
     for name, values in {"energy": -paths.states.log_density, **target.statistics(x)}.items():
         mean, error = weighted_mean(values, weights)
-        worst.append(abs(mean - known.get(f"mean_{name}_exact", mean)) / error)
+        worst.append(abs(mean - exact_values.get(f"mean_{name}_exact", mean)) / error)
     effective = len(x) * float(effective_sample_size(weights))
     for values, exact in exact_site_events(target, x):
         mean, _ = weighted_mean(values, weights)
@@ -147,9 +147,9 @@ def worst_mean(target: Target, paths: Paths) -> float:
 
 def log_partition(target: Target, quick: bool) -> float:
     """Return the exact log Z, or an estimate from a million uniform states."""
-    known = exact_references(target)
-    if "log_z_exact" in known:
-        return known["log_z_exact"]
+    exact_values = exact_references(target)
+    if "log_z_exact" in exact_values:
+        return exact_values["log_z_exact"]
     return float(log_mean_exp(uniform_weights(target, 0, 1000 if quick else 1_000_000)))
 
 
@@ -159,7 +159,7 @@ def measure(
     """Return one line for each number of sampling steps."""
     options, all_steps = ROWS[name]
     options = (*options, "trainer.max_steps=2", "validation_samples=128") if quick else options
-    found: dict[int, list[dict[str, float]]] = {steps: [] for steps in all_steps}
+    rows_by_steps: dict[int, list[dict[str, float]]] = {steps: [] for steps in all_steps}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory(dir=scratch) as runs:
             model, seconds = train_model(options, seed, energy, Path(runs))
@@ -171,25 +171,28 @@ def measure(
             )
             row = {
                 "ess": values["ess"],
-                "log Z off": values["log_z"] - log_z,
-                "its error": values["log_z_error"],
+                "log Z error": values["log_z"] - log_z,
+                "log Z standard error": values["log_z_error"],
             }
-            found[steps].append(
+            rows_by_steps[steps].append(
                 row | {"worst mean": worst_mean(model.target, paths), "CPU s": seconds}
             )
-            print(f"{name}, {steps} steps, seed {seed}: {found[steps][-1]}", flush=True)
+            print(f"{name}, {steps} steps, seed {seed}: {rows_by_steps[steps][-1]}", flush=True)
     lines = []
-    for steps, rows in found.items():
+    for steps, rows in rows_by_steps.items():
         middle = {key: median(row[key] for row in rows) for key in ("ess", "CPU s")}
-        worst = max((row["log Z off"] for row in rows), key=abs)
-        others = {"log Z off, worst": worst, "worst mean": max(row["worst mean"] for row in rows)}
+        worst = max((row["log Z error"] for row in rows), key=abs)
+        worst_values = {
+            "log Z error, largest": worst,
+            "worst mean": max(row["worst mean"] for row in rows),
+        }
         lines.append(
             {
                 "target": name,
                 "steps": steps,
                 **middle,
-                "ess, least": min(row["ess"] for row in rows),
-                **others,
+                "ess, smallest": min(row["ess"] for row in rows),
+                **worst_values,
             }
         )
     return lines

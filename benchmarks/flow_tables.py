@@ -97,11 +97,11 @@ def paths_of(replay: ReplayBuffer, uniforms: Tensor) -> ReplayBatch:
     """Return complete paths of consecutive chains in a rollout, by uniforms [b, 3]."""
     points, chains = replay.x.shape[1:3]
     slot = int(uniforms[0, 0] * min(int(replay.num_rollouts), len(replay.x)))
-    first = int(uniforms[0, 1] * chains)
-    chain = (first + torch.arange(max(2, len(uniforms) // points))) % chains
+    first_chain = int(uniforms[0, 1] * chains)
+    chain = (first_chain + torch.arange(max(2, len(uniforms) // points))) % chains
 
-    def flat(kept: Tensor) -> Tensor:
-        return kept[slot][:, chain].transpose(0, 1).flatten(0, 1)
+    def flat(values: Tensor) -> Tensor:
+        return values[slot][:, chain].transpose(0, 1).flatten(0, 1)
 
     t = replay.times[slot].float().repeat(len(chain))
     dlogp_dt = flat(replay.dlogp_dt)
@@ -152,18 +152,18 @@ class Training:
                 roll_out(self.rollout, self.target, self.rates, seed + number, self.replay)
             self.optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * used))
             u = torch.rand(self.batch, 3, generator=generator).double()
-            whole = isinstance(self.objective, TrajectoryBalance)
-            seen = paths_of(self.replay, u) if whole else self.replay.sample(u)
-            loss = self.objective(self.network, seen)[0].mean()
+            needs_complete_paths = isinstance(self.objective, TrajectoryBalance)
+            batch = paths_of(self.replay, u) if needs_complete_paths else self.replay.sample(u)
+            loss = self.objective(self.network, batch)[0].mean()
             self.optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 10.0)
             self.optimizer.step()
             weight = 1 - min(_AVERAGED, (1 + number) / (10 + number))
-            for mine, new in zip(
+            for average, weights in zip(
                 self.averaged.parameters(), self.network.parameters(), strict=True
             ):
-                mine.lerp_(new.detach(), weight)
+                average.lerp_(weights.detach(), weight)
             self.losses.append(float(loss.detach()))
             number += 1
         return FlowSampler(self.averaged, self.target)
@@ -194,10 +194,13 @@ def simulate_chains(
 def describe(target: Target, paths: Paths) -> dict[str, float]:
     """Return the ESS, and the errors of log Z, energy and the means of sites."""
     exact = exact_values(target) or {}
-    found = estimate_target(target, paths.states.x, paths.log_weights, paths.states.log_density)
-    row = {"ess": found["ess"], "log Z off": found["log_z"] - exact.get("log_z", math.nan)}
+    estimates = estimate_target(target, paths.states.x, paths.log_weights, paths.states.log_density)
+    row = {
+        "ess": estimates["ess"],
+        "log Z error": estimates["log_z"] - exact.get("log_z", math.nan),
+    }
     energy = exact.get("mean_energy", math.nan)
-    row["energy off, %"] = 100 * (found["mean_energy"] / energy - 1)
+    row["energy error, %"] = 100 * (estimates["mean_energy"] / energy - 1)
     return row
 
 
@@ -213,7 +216,7 @@ def site_means(paths: Paths, exact: float) -> float:
 def magnetisation(size: int, coupling: float, field: float) -> float:
     """Return the exact mean spin of a lattice, from the derivative of log Z by the field."""
     step = 1e-4
-    up, down = (exact_values(Ising(size, coupling, field + by)) or {} for by in (step, -step))
+    up, down = (exact_values(Ising(size, coupling, field + shift)) or {} for shift in (step, -step))
     return (up["log_z"] - down["log_z"]) / (2 * step * size**2)
 
 
@@ -243,8 +246,8 @@ class _AttentionBody(HollowBody):
         mask = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         weights = logit.transpose(1, 2)[:, :, None, :].masked_fill(mask, -torch.inf).softmax(-1)
         mixed = (weights @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
-        here = (self.place + shift).expand(len(x), -1, -1)
-        return self.output(torch.cat([mixed, here], -1))
+        site_embedding = (self.place + shift).expand(len(x), -1, -1)
+        return self.output(torch.cat([mixed, site_embedding], -1))
 
 
 class LEAttention(LocallyEquivariant):
@@ -416,7 +419,7 @@ def samplers(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
                 **describe(target, paths),
             }
             if name.startswith(("Gibbs", "locally", "DMALA")):
-                row |= {"ess": math.nan, "log Z off": math.nan}
+                row |= {"ess": math.nan, "log Z error": math.nan}
             rows.append(
                 row
                 | {"CPU s": used, "and of training": seconds if name.startswith("flow") else 0.0}
@@ -448,13 +451,15 @@ def ratios(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         model = training.run(seconds)
         assert isinstance(model.network, LocallyEquivariant)
         paths, _ = simulate_chains(FlowSampler(model.network, energy), Events(16), chains)
-        found = estimate_target(energy, paths.states.x, paths.log_weights, paths.states.log_density)
+        estimates = estimate_target(
+            energy, paths.states.x, paths.log_weights, paths.states.log_density
+        )
         row = {
             "ratios in training": name,
             "steps": len(training.losses),
             "loss": training.last_loss,
         }
-        rows.append(row | {"ess": found["ess"], "log Z off": found["log_z"] - log_z})
+        rows.append(row | {"ess": estimates["ess"], "log Z error": estimates["log_z"] - log_z})
     return rows
 
 
@@ -541,15 +546,15 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         for name, method in methods.items():
             began = time.process_time()
             weights = [method(seed) for seed in range(1 if quick else 2)]
-            ess = [float(effective_sample_size(one)) for one in weights]
+            ess = [float(effective_sample_size(log_weights)) for log_weights in weights]
             row = {
                 "coupling": coupling,
                 "method": name,
                 "ess": sum(ess) / len(ess),
-                "ess, least": min(ess),
+                "ess, smallest": min(ess),
             }
-            row["log Z off, worst"] = max(
-                (float(log_mean_exp(one)) - exact for one in weights), key=abs
+            row["log Z error, largest"] = max(
+                (float(log_mean_exp(log_weights)) - exact for log_weights in weights), key=abs
             )
             rows.append(row | {"CPU s": (time.process_time() - began) / len(weights)})
     return rows
@@ -576,10 +581,16 @@ def leaps(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         rows.append(row | describe(target, simulate_chains(model, Events(32), chains)[0]))
     none: dict[str, Any] = {"steps": 0, "loss": math.nan}
     weights = gflownet(target, seconds, chains, 0)
-    off = float(log_mean_exp(weights)) - (exact_values(target) or {})["log_z"]
+    log_z_error = float(log_mean_exp(weights)) - (exact_values(target) or {})["log_z"]
     ess = float(effective_sample_size(weights))
     rows.append(
-        {"method": "GFlowNet", **none, "ess": ess, "log Z off": off, "energy off, %": math.nan}
+        {
+            "method": "GFlowNet",
+            **none,
+            "ess": ess,
+            "log Z error": log_z_error,
+            "energy error, %": math.nan,
+        }
     )
     for sweeps in (64, 256):
         annealed = describe(target, anneal(target, chains, sweeps))
@@ -603,8 +614,8 @@ class Padded(Target):
         return self.inner.log_density(x[:, : self.inner.sites])
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        known = self.inner.log_ratios(x[:, : self.inner.sites])
-        return nn.functional.pad(known, (0, 0, 0, self.sites - self.inner.sites))
+        inner_ratios = self.inner.log_ratios(x[:, : self.inner.sites])
+        return nn.functional.pad(inner_ratios, (0, 0, 0, self.sites - self.inner.sites))
 
 
 def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
@@ -644,14 +655,14 @@ def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             "steps": len(training.losses),
             "ess": float(effective_sample_size(weights)),
         }
-        rows.append(row | {"log Z off": float(log_mean_exp(weights)) - surplus - exact})
+        rows.append(row | {"log Z error": float(log_mean_exp(weights)) - surplus - exact})
     weights = anneal(energy, chains, 64).log_weights
     row = {
         "method": "AIS, 64 sweeps, untrained",
         "steps": 0,
         "ess": float(effective_sample_size(weights)),
     }
-    return [*rows, row | {"log Z off": float(log_mean_exp(weights)) - exact}]
+    return [*rows, row | {"log Z error": float(log_mean_exp(weights)) - exact}]
 
 
 def learned(
@@ -663,8 +674,8 @@ def learned(
     energy = PairEnergy(sites, l1=0.01)
     pair = EnergyWithRates(energy, LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
     rollout = Rollout(17, 64, every_n_steps=1, buffer_size=1, refine=Gibbs())
-    how = Events(16, resample_below=0.5, group_size=256)
-    model = EnergySampler(pair, how, negative, rollout=rollout, ema_decay=0.99)
+    simulation = Events(16, resample_below=0.5, group_size=256)
+    model = EnergySampler(pair, simulation, negative, rollout=rollout, ema_decay=0.99)
     optimizer = torch.optim.Adam(model.parameter_groups(1e-3), lr=1e-3)
     began = time.process_time()
     number = 0
@@ -673,7 +684,7 @@ def learned(
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * 0.5 * (1 + math.cos(math.pi * used))
         x0 = data[torch.randint(len(data), (256,), generator=torch.Generator().manual_seed(number))]
-        before = energy.upper.detach().clone()
+        couplings_before = energy.upper.detach().clone()
         loss = model.training_step(
             {"batch_number": number, "position": torch.arange(256), "x0": x0}
         )
@@ -683,7 +694,7 @@ def learned(
         assert model.ema is not None
         model.ema.update(model.network, number)
         number = number + 1
-        steps = steps + int(bool((energy.upper != before).any()))
+        steps = steps + int(bool((energy.upper != couplings_before).any()))
     return model.target, steps  # type: ignore[return-value]
 
 
@@ -720,24 +731,24 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         }
         for name, make in makers.items():
             energy, steps = learned(make(), data, seconds, size**2, size)
-            found = score_couplings(energy, source)
+            scores = score_couplings(energy, source)
             row = {
                 "lattice": f"{size}x{size}, {coupling:.2g}",
                 "negative phase": name,
                 "steps": steps,
             }
-            rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": seconds})
+            rows.append(row | {"-log RMSE": scores["neg_log_rmse"], "CPU s": seconds})
         began = time.process_time()
-        found = score_couplings(pseudolikelihood(data, size**2), source)
+        scores = score_couplings(pseudolikelihood(data, size**2), source)
         used = time.process_time() - began
         row = {
             "lattice": f"{size}x{size}, {coupling:.2g}",
             "negative phase": "none: pseudo-likelihood",
             "steps": 100,
         }
-        rows.append(row | {"-log RMSE": found["neg_log_rmse"], "CPU s": used})
+        rows.append(row | {"-log RMSE": scores["neg_log_rmse"], "CPU s": used})
         row |= {"negative phase": "J = 0", "steps": 0}
-        rows.append(row | {"-log RMSE": found["neg_log_rmse_zero_couplings"], "CPU s": 0.0})
+        rows.append(row | {"-log RMSE": scores["neg_log_rmse_zero_couplings"], "CPU s": 0.0})
     return rows
 
 

@@ -51,7 +51,7 @@ class Epochs:
         self.optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
         self.objective = EstimatedPartition()
 
-    def ours(self) -> None:
+    def training_step(self) -> None:
         """Train with a rollout whose rates give d log Z / dt, stored with its energies."""
 
         def net_rates(states: States, t: float) -> Tensor:
@@ -82,11 +82,11 @@ class Epochs:
             estimates = torch.stack(
                 [self._xi(part, t.expand(len(part))).mean() for part, t in pairs]
             )
-        everything = torch.stack(states)
+        all_states = torch.stack(states)
         for _ in range(self.steps):
             k = torch.randint(self.points, (self.batch,))
             m = torch.randint(self.chains, (self.batch,))
-            self._step((self._xi(everything[k, m], times[k]) - estimates[k]).square().mean())
+            self._step((self._xi(all_states[k, m], times[k]) - estimates[k]).square().mean())
 
     def _xi(self, x: Tensor, t: Tensor) -> Tensor:
         states = States.evaluate(self.target, x)
@@ -146,7 +146,11 @@ def main(argv: list[str] | None = None) -> None:
     sizes = ((4, 8, 2, 4),) if quick else ()
     letf = Epochs(LETransformer(16, 2, 8 if quick else 64, 1 if quick else 3), target, *sizes)
     lesite = Epochs(LESite(16, 2, 8 if quick else 32, lattice=[4, 4]), target, *sizes)
-    cases = {"letf, written out": letf.as_published, "letf": letf.ours, "lesite": lesite.ours}
+    cases = {
+        "letf, written out": letf.as_published,
+        "letf": letf.training_step,
+        "lesite": lesite.training_step,
+    }
     cases |= {"lesite on graphs": on_graphs(quick)}
     seconds = interleaved(cases, 1 if quick else options.repetitions, torch.device("cpu"))
     medians = {name: summary(values)["median"] for name, values in seconds.items()}

@@ -29,7 +29,7 @@ class Table(NamedTuple):
         graphs: their names.
         mean: mean value of the samples.
         best: best value of the samples.
-        known: the oracle's value; nan without one.
+        optimum: the oracle's value; nan without one.
         proved: whether the oracle's value is proved optimal, bool.
         seconds: CPU time.
     """
@@ -38,7 +38,7 @@ class Table(NamedTuple):
     graphs: list[str]
     mean: NDArray[np.float64]
     best: NDArray[np.float64]
-    known: NDArray[np.float64]
+    optimum: NDArray[np.float64]
     proved: NDArray[np.bool_]
     seconds: NDArray[np.float64]
 
@@ -69,14 +69,14 @@ def read_table(folder: Path) -> Table:
         mean, best, seconds = (
             np.array([float(row[name]) for row in rows]) for name in ("mean", "best", "seconds")
         )
-        known = np.array([float(row["optimum"] or "nan") for row in rows])
+        optimum = np.array([float(row["optimum"] or "nan") for row in rows])
         names = [row["graph"] for row in rows]
         proved = np.array([row["proved"] == "True" for row in rows])
     except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
         raise UserError(f"{folder} holds no table.csv of solutions: {summary(error)}") from None
     if not all(np.isfinite(values).all() for values in (mean, best, seconds)):
         raise UserError(f"{folder}/table.csv: mean, best and seconds must be finite numbers")
-    return Table(folder.name, names, mean, best, known, proved, seconds)
+    return Table(folder.name, names, mean, best, optimum, proved, seconds)
 
 
 def compare_tables(tables: list[Table]) -> tuple[list[Line], int]:
@@ -89,21 +89,21 @@ def compare_tables(tables: list[Table]) -> tuple[list[Line], int]:
     """
     from scipy.stats import wilcoxon  # only here: importing it takes a second
 
-    first = tables[0]
-    if not first.graphs or any(table.graphs != first.graphs for table in tables):
+    first_table = tables[0]
+    if not first_table.graphs or any(table.graphs != first_table.graphs for table in tables):
         raise UserError("the tables are not of the same graphs")
     # what is to be small has bests below its means
     sign = -1 if any((table.best < table.mean).any() for table in tables) else 1
-    known: NDArray[np.float64] = sign * np.nanmax(
-        [sign * part for t in tables for part in (t.best, t.known)], axis=0
+    optimum: NDArray[np.float64] = sign * np.nanmax(
+        [sign * part for t in tables for part in (t.best, t.optimum)], axis=0
     )
     proved = np.any([table.proved for table in tables], axis=0)
     lines = []
     for table in tables:
-        differ = bool((table.mean != first.mean).any())
-        p = float(wilcoxon(table.mean, first.mean).pvalue) if differ else 1.0
+        differ = bool((table.mean != first_table.mean).any())
+        p = float(wilcoxon(table.mean, first_table.mean).pvalue) if differ else 1.0
         mean, best = (
-            sign * float((known - part).mean() / (np.abs(known).mean() or 1))
+            sign * float((optimum - part).mean() / (np.abs(optimum).mean() or 1))
             for part in (table.mean, table.best)
         )
         lines.append(Line(table.name, mean, best, float(table.seconds.mean()), p))

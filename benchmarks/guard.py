@@ -63,10 +63,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         generator = torch.Generator().manual_seed(0)
         return torch.randint(0, levels, (number, 1, size, size), generator=generator)
 
-    def model(**given: Any) -> Any:
+    def model(**settings: Any) -> Any:
         from blackout import from_data
 
-        return from_data(images(), batch_size=64, **given)
+        return from_data(images(), batch_size=64, **settings)
 
     def death() -> tuple[Any, Any, Any]:
         from blackout.diffusion.processes import PureDeath
@@ -76,7 +76,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         )
         return PureDeath(255), x0, torch.linspace(0.05, 4, 64)
 
-    def drawn() -> Callable[[], object]:
+    def noising() -> Callable[[], object]:
         process, x0, t = death()
         return lambda: process.sample(x0, t, torch.Generator().manual_seed(0))
 
@@ -86,8 +86,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
         return lambda: process.bridge(x0, xt, 0.5 * t, t, torch.Generator().manual_seed(0))
 
     def sampling(name: str) -> Callable[[], object]:
-        made = model()
-        return lambda: made.sample(32, seed=0, sampler=name, num_steps=10)
+        trained_model = model()
+        return lambda: trained_model.sample(32, seed=0, sampler=name, num_steps=10)
 
     def distance() -> Callable[[], object]:
         from blackout.evaluation import FeatureStatistics, frechet_distance
@@ -96,9 +96,11 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
 
         def score() -> None:
             statistics = [FeatureStatistics(256) for _ in range(2)]
-            for one, part in zip(statistics, features.chunk(2), strict=True):
-                one.update(part)
-            (mu_a, sigma_a, *_), (mu_b, sigma_b, *_) = (one.compute() for one in statistics)
+            for accumulator, part in zip(statistics, features.chunk(2), strict=True):
+                accumulator.update(part)
+            (mu_a, sigma_a, *_), (mu_b, sigma_b, *_) = (
+                accumulator.compute() for accumulator in statistics
+            )
             frechet_distance(mu_a, sigma_a, mu_b, sigma_b)
 
         return score
@@ -106,7 +108,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
     def bound() -> Callable[[], object]:
         import pytorch_lightning as pl
 
-        made = model()
+        untrained_model = model()
         trainer = pl.Trainer(
             accelerator="cpu",
             logger=False,
@@ -115,7 +117,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
             enable_model_summary=False,
             limit_val_batches=1,
         )
-        return lambda: trainer.validate(made, verbose=False)
+        return lambda: trainer.validate(untrained_model, verbose=False)
 
     yield "training step: counts", lambda: training("blackout", images(), 64)
     yield (
@@ -124,7 +126,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
     )
     yield "sampling step: trapezoidal", lambda: sampling("trapezoidal")
     yield "sampling step: binomial_bridge", lambda: sampling("binomial_bridge")
-    yield "draws: x_t given x_0", drawn
+    yield "draws: x_t given x_0", noising
     yield "draws: x_s given x_0 and x_t", bridged
     yield "scores: a Frechet distance", distance
     yield "scores: bits per dimension", bound
@@ -185,12 +187,12 @@ class Checkout:
     def seconds(self, name: str) -> float:
         """Return the CPU time of a case."""
         if name in START_UP:
-            return self._of_a_process(START_UP[name])
+            return self._process_seconds(START_UP[name])
         print(name, file=self.process.stdin, flush=True)
         return float(json.loads(self.process.stdout.readline()))
 
-    def _of_a_process(self, words: list[str]) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    def _process_seconds(self, words: list[str]) -> float:
+        usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         with tempfile.TemporaryDirectory() as folder:
             script = [
                 str(self.root / words[0]) if words[0].endswith(".py") else words[0],
@@ -203,8 +205,13 @@ class Checkout:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (
+            usage_after.ru_utime
+            + usage_after.ru_stime
+            - usage_before.ru_utime
+            - usage_before.ru_stime
+        )
 
     def end(self) -> None:
         """Stop the process."""
@@ -213,7 +220,7 @@ class Checkout:
 
 
 @contextlib.contextmanager
-def other(commit: str) -> Iterator[Path]:
+def checked_out(commit: str) -> Iterator[Path]:
     """Check another commit out into a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", commit], cwd=HERE, capture_output=True)
@@ -237,29 +244,34 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--cases", default="", help="those whose names contain this")
     options = parser.parse_args(argv)
-    with other(options.base) as folder:
-        here, base = checkouts = Checkout(HERE, options.cases), Checkout(folder, options.cases)
+    with checked_out(options.base) as folder:
+        head, base = checkouts = Checkout(HERE, options.cases), Checkout(folder, options.cases)
         for checkout in checkouts:
             checkout.begin()
-        absent = {name: why for one in checkouts for name, why in one.cases["missing"].items()}
+        absent = {
+            name: reason
+            for checkout in checkouts
+            for name, reason in checkout.cases["missing"].items()
+        }
         names = [
             name
-            for name in [*here.cases["ready"], *START_UP]
+            for name in [*head.cases["ready"], *START_UP]
             if name not in absent and options.cases in name
         ]
         seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for round_ in range(options.rounds):
             for name in names:
                 pair = {
-                    one: one.seconds(name) for one in (checkouts if round_ % 2 else checkouts[::-1])
+                    checkout: checkout.seconds(name)
+                    for checkout in (checkouts if round_ % 2 else checkouts[::-1])
                 }
-                seconds[name].append((pair[here], pair[base]))
+                seconds[name].append((pair[head], pair[base]))
         for checkout in checkouts:
             checkout.end()
     slower = []
     print(f"{'case':<32} {'here, ms':>9} {'base, ms':>9} {'ratio':>6}   quartiles")
     for name, pairs in seconds.items():
-        ratios = [one / two for one, two in pairs]
+        ratios = [head_seconds / base_seconds for head_seconds, base_seconds in pairs]
         low, ratio, high = (
             statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         )
@@ -269,8 +281,8 @@ def main(argv: list[str] | None = None) -> int:
             f"{name:<32} {' '.join(medians)} {ratio:6.3f}   {low:.3f} to {high:.3f}"
             f"{'  slower' * (name in slower)}"
         )
-    for name, why in absent.items():
-        print(f"{name:<32} cannot be compared: {why}")
+    for name, reason in absent.items():
+        print(f"{name:<32} cannot be compared: {reason}")
     return int(bool(slower))
 
 

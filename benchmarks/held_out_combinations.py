@@ -38,54 +38,60 @@ _OFTEN = 0.1
 _DRAWN = 500
 
 
-def split_samples(columns: dict[str, Array], asked: dict[str, str]) -> tuple[Array, Array]:
+def split_samples(columns: dict[str, Array], combination: dict[str, str]) -> tuple[Array, Array]:
     """Return which samples have the combination, and which are its controls."""
-    *first, last = asked
-    same = np.all([columns[name] == asked[name] for name in first], axis=0)
-    return same & (columns[last] == asked[last]), same & (columns[last] != asked[last])
+    *fixed_names, varied_name = combination
+    has_fixed_values = np.all([columns[name] == combination[name] for name in fixed_names], axis=0)
+    return has_fixed_values & (
+        columns[varied_name] == combination[varied_name]
+    ), has_fixed_values & (columns[varied_name] != combination[varied_name])
 
 
-def log_mean(of: Array) -> Array:
+def log_mean(counts: Array) -> Array:
     """Return the log mean of every element, [D]."""
-    return np.asarray(np.log(of.mean(0) + _LEAST))
+    return np.asarray(np.log(counts.mean(0) + _LEAST))
 
 
 def shift_controls(
-    x: Array, columns: dict[str, Array], asked: dict[str, str], seed: int = 0
+    x: Array, columns: dict[str, Array], combination: dict[str, str], seed: int = 0
 ) -> Array:
     """Return control samples times the other classes' ratio of means, rounded at random without
     bias."""
-    kind = next(iter(asked))
-    last = list(asked)[-1]
+    kind = next(iter(combination))
+    varied_name = list(combination)[-1]
     shifts = []
-    for other in sorted(set(columns[kind]) - {asked[kind]}):
-        under, control = split_samples(columns, {**asked, kind: other})
-        if under.any() and control.any():
-            shifts.append(log_mean(x[under]) - log_mean(x[control]))
+    for other_kind in sorted(set(columns[kind]) - {combination[kind]}):
+        has_combination, is_control = split_samples(columns, {**combination, kind: other_kind})
+        if has_combination.any() and is_control.any():
+            shifts.append(log_mean(x[has_combination]) - log_mean(x[is_control]))
     if not shifts:
-        raise SystemExit(f"no other {kind} has {last}={asked[last]}")
-    wanted = x[split_samples(columns, asked)[1]] * np.exp(np.mean(shifts, axis=0))
-    return np.floor(wanted + np.random.default_rng(seed).random(wanted.shape)).astype(np.int64)
+        raise SystemExit(f"no other {kind} has {varied_name}={combination[varied_name]}")
+    shifted = x[split_samples(columns, combination)[1]] * np.exp(np.mean(shifts, axis=0))
+    return np.floor(shifted + np.random.default_rng(seed).random(shifted.shape)).astype(np.int64)
 
 
 def train_and_sample(
-    file: Path, columns: dict[str, Array], asked: dict[str, str], run: Path, settings: list[str]
+    file: Path,
+    columns: dict[str, Array],
+    combination: dict[str, str],
+    run: Path,
+    settings: list[str],
 ) -> Array:
     """Train with the default command and sample under the combination."""
-    kind, *others = columns
-    told = [
+    kind, *covariates = columns
+    data_settings = [
         f"dataset.labels={kind}",
-        f"dataset.covariates=[{','.join(others)}]",
+        f"dataset.covariates=[{','.join(covariates)}]",
         "conditional=true",
     ]
-    train = ["train.py", "dataset=counts", f"dataset.path={file}", *told, *settings]
-    given = ", ".join(f"{name}: {word}" for name, word in asked.items())
+    train = ["train.py", "dataset=counts", f"dataset.path={file}", *data_settings, *settings]
+    condition = ", ".join(f"{name}: {word}" for name, word in combination.items())
     out = run / "drawn"
     sample = [
         "sample.py",
         f"ckpt={run}",
         f"num_samples={_DRAWN}",
-        f"given={{{given}}}",
+        f"given={{{condition}}}",
         f"out={out}",
     ]
     for command in ([*train, f"runs_dir={run.parent.parent}", f"run_id={run.name}"], sample):
@@ -93,15 +99,20 @@ def train_and_sample(
     return np.asarray(np.load(out / "samples.npz")["samples"])
 
 
-def row(name: str, made: Array, real: Array, control: Array, seconds: float) -> str:
+def row(name: str, predicted_samples: Array, real: Array, control: Array, seconds: float) -> str:
     """Return a line of the table."""
     change = log_mean(real) - log_mean(control)
-    predicted = log_mean(made) - log_mean(control)
+    predicted = log_mean(predicted_samples) - log_mean(control)
     explained = 1 - np.square(change - predicted).sum() / np.square(change - change.mean()).sum()
-    often = real.mean(0) > _OFTEN
-    ratio = np.median(made[:, often].var(0) / real[:, often].var(0).clip(1e-9))
-    number = min(len(made), len(real))
-    chosen = [np.random.default_rng(0).permutation(of)[:number] for of in (made, real)]
+    is_frequent = real.mean(0) > _OFTEN
+    ratio = np.median(
+        predicted_samples[:, is_frequent].var(0) / real[:, is_frequent].var(0).clip(1e-9)
+    )
+    number = min(len(predicted_samples), len(real))
+    chosen = [
+        np.random.default_rng(0).permutation(samples)[:number]
+        for samples in (predicted_samples, real)
+    ]
     cells = [
         f"{seconds:.0f}",
         f"{explained:.3f}",
@@ -119,35 +130,41 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "combination", nargs="+", help="column=word; the first is the class, the last what changes"
     )
-    parser.add_argument("--beside", nargs="*", default=[], help="further covariates, such as donor")
+    parser.add_argument(
+        "--covariates", nargs="*", default=[], help="further covariates, such as donor"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--settings", nargs="*", default=[], help="of train.py")
-    given = parser.parse_args(argv)
-    asked = dict(part.split("=", 1) for part in given.combination)
-    with np.load(given.file) as stored:
+    options = parser.parse_args(argv)
+    combination = dict(part.split("=", 1) for part in options.combination)
+    with np.load(options.file) as stored:
         x = stored["counts"]
-        columns = {name: stored[name] for name in [*asked, *given.beside]}
-    under, control = split_samples(columns, asked)
-    given.runs.mkdir(parents=True, exist_ok=True)
-    name = "-".join([given.file.stem, *asked.values()])
-    file = given.runs / f"{name}.npz"
+        columns = {name: stored[name] for name in [*combination, *options.covariates]}
+    has_combination, is_control = split_samples(columns, combination)
+    options.runs.mkdir(parents=True, exist_ok=True)
+    name = "-".join([options.file.stem, *combination.values()])
+    file = options.runs / f"{name}.npz"
     np.savez_compressed(
-        file, counts=x[~under], **{name: column[~under] for name, column in columns.items()}
+        file,
+        counts=x[~has_combination],
+        **{name: column[~has_combination] for name, column in columns.items()},
     )
 
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    made = train_and_sample(file, columns, asked, given.runs / name / "model", given.settings)
-    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    began = time.process_time()
-    shift = shift_controls(x, columns, asked)
-    real = np.random.default_rng(1).permutation(x[under])
-    print(f"{name}: {under.sum()} samples left out, {control.sum()} controls")
+    seconds_before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    samples = train_and_sample(
+        file, columns, combination, options.runs / name / "model", options.settings
+    )
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - seconds_before
+    start = time.process_time()
+    shift = shift_controls(x, columns, combination)
+    real = np.random.default_rng(1).permutation(x[has_combination])
+    print(f"{name}: {has_combination.sum()} samples left out, {is_control.sum()} controls")
     print("| method | CPU s | R^2 of the change | squared correlation | variance | boosting AUC |")
     print("|---|---|---|---|---|---|")
-    print(row("model", made, real, x[control], seconds))
-    print(row("shift", shift, real, x[control], time.process_time() - began))
-    print(row("control", x[control], real, x[control], 0))
-    print(row("truth", real[::2], real[1::2], x[control], 0))
+    print(row("model", samples, real, x[is_control], seconds))
+    print(row("shift", shift, real, x[is_control], time.process_time() - start))
+    print(row("control", x[is_control], real, x[is_control], 0))
+    print(row("truth", real[::2], real[1::2], x[is_control], 0))
 
 
 if __name__ == "__main__":

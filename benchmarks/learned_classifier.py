@@ -117,15 +117,17 @@ class LearnedClassifier:
             `held_out_accuracy`, its own on held-out data.
         """
         assert self._source is not None
-        second = LearnedClassifier(self.examples, self.epochs, self.seed + 1)
-        second.learn(self._source, self._max_count)
+        independent_classifier = LearnedClassifier(self.examples, self.epochs, self.seed + 1)
+        independent_classifier.learn(self._source, self._max_count)
         held_out = self._source.batch(
             "test", torch.arange(min(10_000, self._source.size("test") or 10_000))
         )
-        right = second(held_out["x0"]).argmax(1) == held_out["label"]
+        is_correct = independent_classifier(held_out["x0"]).argmax(1) == held_out["label"]
         values = {
-            "accuracy": float((second(samples.x).argmax(1) == label).double().mean()),
-            "held_out_accuracy": float(right.double().mean()),
+            "accuracy": float(
+                (independent_classifier(samples.x).argmax(1) == label).double().mean()
+            ),
+            "held_out_accuracy": float(is_correct.double().mean()),
         }
         return {"values": values}
 
@@ -168,11 +170,11 @@ def label_agreement(
     There are M truths [M, H, W, C].
     """
     train = source.batch("train", torch.arange(min(examples, source.size("train") or examples)))
-    nearest = KNeighborsClassifier(3).fit(
+    classifier = KNeighborsClassifier(3).fit(
         train["x0"].movedim(1, -1).flatten(1).numpy(), train["label"].numpy()
     )
-    wanted, found = (nearest.predict(part.reshape(len(part), -1)) for part in (truth, x))
-    return float((found == wanted.repeat(len(x) // len(truth))).mean())
+    true_labels, labels = (classifier.predict(part.reshape(len(part), -1)) for part in (truth, x))
+    return float((labels == true_labels.repeat(len(x) // len(truth))).mean())
 
 
 def main() -> None:
@@ -181,10 +183,10 @@ def main() -> None:
     )
     parser.add_argument("ckpt", type=Path)
     parser.add_argument("folder", type=Path, help="of the posterior: samples.npz and posterior.npz")
-    given = parser.parse_args()
-    x = np.load(given.folder / "samples.npz")["samples"]
-    found = np.load(given.folder / "posterior.npz")
-    agreement = label_agreement(load_model(given.ckpt).require_source(), x, found["truth"])
+    options = parser.parse_args()
+    x = np.load(options.folder / "samples.npz")["samples"]
+    posterior = np.load(options.folder / "posterior.npz")
+    agreement = label_agreement(load_model(options.ckpt).require_source(), x, posterior["truth"])
     print(f"label agreement {agreement:.0%}")
 
 

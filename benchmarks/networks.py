@@ -76,14 +76,21 @@ def learned(body: Any, process: Any, data: CountData, seconds: float, seed: int)
         ema_decay=0.99,
         lr=1e-3,
     )
-    shown = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    quiet: Any = dict.fromkeys(shown, False)
+    output_options = (
+        "logger",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+    )
+    quiet: Any = dict.fromkeys(output_options, False)
     trainer = pl.Trainer(
         max_epochs=-1, accelerator="cpu", callbacks=[Until(seconds)], limit_val_batches=0, **quiet
     )
     trainer.fit(model)
     [scores] = pl.Trainer(accelerator="cpu", **quiet).test(model, verbose=False)
-    parameters = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    parameters = sum(
+        parameter.numel() for parameter in model.parameters() if parameter.requires_grad
+    )
     return {
         "steps": trainer.global_step,
         "parameters": parameters,
@@ -116,8 +123,8 @@ def main(argv: list[str] | None = None) -> None:
     rows: list[dict[str, Any]] = [alone | {"bits/dim": independent_pixels(data)}]
     for name in options.processes:
         for kind, body in BODIES.items():
-            own = learned(body, PROCESSES[name], data, seconds, options.seed)
-            rows.append({"process": name, "network": kind, **own})
+            results = learned(body, PROCESSES[name], data, seconds, options.seed)
+            rows.append({"process": name, "network": kind, **results})
             print(rows[-1], flush=True)
     report(f"{seconds:g} CPU s each", rows, options)
 

@@ -43,14 +43,14 @@ class SinkhornPixelLoss(SinkhornLoss):
         matrices = sinkhorn(noisy, self.iterations).exp()
         items = inputs.items.float().flatten(2).unsqueeze(1)
         fixed = inputs.denoiser.first_fixed
-        after, before = (  # [b, r, m, d]
+        items_after, items_before = (  # [b, r, m, d]
             rearrange(
                 items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1),
                 prepend_first(orders, fixed).flatten(0, 1),
             ).unflatten(0, orders.shape[:2])[..., int(fixed) :, :]
             for orders in (states, states.gather(-1, back))
         )
-        loss = (matrices @ after - before).square().sum((-1, -2)).mean()
+        loss = (matrices @ items_after - items_before).square().sum((-1, -2)).mean()
         return loss, {}
 
 

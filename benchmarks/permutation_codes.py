@@ -58,7 +58,7 @@ _OBSERVED = {"cpu": (0, 2, 4, 6), "paper": (0, 5, 10, 25, 40)}
 def cycles(scale: str) -> list[Run]:
     """Return the runs of every code and objective; masked ones are sampled with every number of
     passes."""
-    found = []
+    runs = []
     for objective in ("masked", "autoregressive"):
         for code in _CODES:
             train = (
@@ -69,19 +69,19 @@ def cycles(scale: str) -> list[Run]:
                 *CYCLES[scale],
             )
             n = int(CYCLES[scale][0].removeprefix("dataset.length="))
-            evaluated = ("evaluate=true", "num_samples=10000", "likelihood.images=0")
-            asked = {
-                f"{passes} of {n} passes": (f"passes={passes}", *evaluated)
+            scoring = ("evaluate=true", "num_samples=10000", "likelihood.images=0")
+            evaluations = {
+                f"{passes} of {n} passes": (f"passes={passes}", *scoring)
                 for passes in (range(1, n + 1) if objective == "masked" else [n])
             }
-            found.append(Run(f"cycles, {code}, {objective}", train, asked))
-    return found
+            runs.append(Run(f"cycles, {code}, {objective}", train, evaluations))
+    return runs
 
 
 def rankings(scale: str) -> list[Run]:
     """Return masked runs in one pass and in n, and autoregressive ones, by observed items."""
     n = 8 if scale == "cpu" else 50
-    found = []
+    runs = []
     for objective, ways in (
         ("masked", {"1 pass": 1, f"{n} passes": n}),
         ("autoregressive", {f"{n} passes": n}),
@@ -89,9 +89,9 @@ def rankings(scale: str) -> list[Run]:
         train = ("family=codes", f"objective={objective}", *RANKINGS[scale])
         # a model does not say where a file is
         data = [setting for setting in train if setting.startswith("dataset")]
-        asked = {
-            f"{seen} observed, {way}": (
-                f"given={seen}",
+        evaluations = {
+            f"{num_observed} observed, {way}": (
+                f"given={num_observed}",
                 f"passes={passes}",
                 "order=left_to_right",
                 "evaluate=true",
@@ -99,32 +99,32 @@ def rankings(scale: str) -> list[Run]:
                 f"likelihood.baselines={str(objective == 'masked' and passes == 1).lower()}",
                 *data,
             )
-            for seen in _OBSERVED[scale]
+            for num_observed in _OBSERVED[scale]
             for way, passes in ways.items()
         }
-        found.append(Run(f"rankings, {objective}", train, asked))
-    return found
+        runs.append(Run(f"rankings, {objective}", train, evaluations))
+    return runs
 
 
-def cycle_rows(model: str, way: str, report: Mapping[str, Any]) -> Rows:
+def cycle_rows(model: str, evaluation: str, report: Mapping[str, Any]) -> Rows:
     """Return a row per number of passes, next to a perfect network's where it is known.
 
     It is known up to 7 items, and in one pass.
     """
-    passes, n = (int(word) for word in way.split() if word.isdigit())
+    passes, n = (int(word) for word in evaluation.split() if word.isdigit())
     code, objective = model.split(", ")[1:]
-    shown = ("unique", "unique_of_perfect", "valid", "cyclic", "in_train")
+    score_names = ("unique", "unique_of_perfect", "valid", "cyclic", "in_train")
     row = {
         "model": model,
         "passes": passes,
-        **{name: report["values"].get(name, "") for name in shown},
+        **{name: report["values"].get(name, "") for name in score_names},
     }
-    known = objective == "masked" and (passes == 1 or n <= MAX_EXACT_ITEMS)
+    has_exact_mass = objective == "masked" and (passes == 1 or n <= MAX_EXACT_ITEMS)
     return [
         {
             **row,
             "cyclic_of_perfect": perfect_mass(CODES[code].encode(all_cycles(n)), passes)
-            if known
+            if has_exact_mass
             else "",
         }
     ]
@@ -144,19 +144,19 @@ def perfect_mass(codes: Tensor, passes: int) -> float:
 
 def partitions(n: int, passes: int) -> list[list[Tensor]]:
     """All ordered partitions of 0..n-1 into balanced blocks."""
-    found: list[list[Tensor]] = [[]]
+    partitions: list[list[Tensor]] = [[]]
     for block in balanced_blocks(n, passes):
-        left = [
-            sorted(set(range(n)) - {i for part in before for i in part.tolist()})
-            for before in found
+        remaining = [
+            sorted(set(range(n)) - {i for part in blocks for i in part.tolist()})
+            for blocks in partitions
         ]
-        pairs = zip(found, left, strict=True)
-        found = [
-            [*before, torch.tensor(one)]
-            for before, rest in pairs
-            for one in combinations(rest, len(block))
+        pairs = zip(partitions, remaining, strict=True)
+        partitions = [
+            [*blocks, torch.tensor(chosen)]
+            for blocks, items in pairs
+            for chosen in combinations(items, len(block))
         ]
-    return found
+    return partitions
 
 
 def product_distribution(
@@ -178,19 +178,21 @@ def product_distribution(
     References: Severo et al. 2025, eq. 2.
     """
     n = codes.shape[1]
-    own = points is None
-    both = codes if points is None else torch.cat([codes, points])
-    weight = torch.zeros(len(both), dtype=torch.float64, device=codes.device)
+    is_own_support = points is None
+    all_points = codes if points is None else torch.cat([codes, points])
+    weight = torch.zeros(len(all_points), dtype=torch.float64, device=codes.device)
     weight[: len(codes)] = 1 / len(codes) if weights is None else weights.double()
-    group = torch.zeros(len(both), dtype=torch.int64, device=codes.device)
-    probabilities = torch.ones(len(both), dtype=torch.float64, device=codes.device)
+    group = torch.zeros(len(all_points), dtype=torch.int64, device=codes.device)
+    probabilities = torch.ones(len(all_points), dtype=torch.float64, device=codes.device)
     for block in blocks:
         mass = _summed(weight, group)
         for place in block.tolist():
-            probabilities *= _summed(weight, group * n + both[:, place]) / mass.clamp(min=1e-300)
+            probabilities *= _summed(weight, group * n + all_points[:, place]) / mass.clamp(
+                min=1e-300
+            )
         if block is not blocks[-1]:
-            group = _joined(group, both[:, block], n)
-    return probabilities if own else probabilities[len(codes) :]
+            group = _joined(group, all_points[:, block], n)
+    return probabilities if is_own_support else probabilities[len(codes) :]
 
 
 def product_mass(
@@ -219,14 +221,14 @@ def _joined(group: Tensor, digits: Tensor, n: int) -> Tensor:
     return group.unique(return_inverse=True)[1]
 
 
-def ranking_rows(model: str, way: str, report: Mapping[str, Any]) -> Rows:
+def ranking_rows(model: str, evaluation: str, report: Mapping[str, Any]) -> Rows:
     """Return the NDCG@5 of the model, and of the baselines if they were requested."""
-    rows = [{"model": f"{model}, {way}", "ndcg_at_5": report["values"]["ndcg_at_5"]}]
-    others = report.get("likelihood", {}).get("rankings", {})
-    observed = way.split(",")[0]
+    rows = [{"model": f"{model}, {evaluation}", "ndcg_at_5": report["values"]["ndcg_at_5"]}]
+    baselines = report.get("likelihood", {}).get("rankings", {})
+    observed = evaluation.split(",")[0]
     return rows + [
-        {"model": f"{name}, {observed}", "ndcg_at_5": of["ndcg_at_5"]}
-        for name, of in others.items()
+        {"model": f"{name}, {observed}", "ndcg_at_5": scores["ndcg_at_5"]}
+        for name, scores in baselines.items()
     ]
 
 

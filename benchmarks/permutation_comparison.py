@@ -77,9 +77,10 @@ def methods(
         for code in CODES:
             yield f"{code}, {objective}", partial(coded, source, scale, device, code, objective)
     for distribution in (GeneralizedPlackettLuce, PlackettLuce):
-        for whole in (True, False):
-            name = f"{distribution.__name__} shuffle, {'schedule' if whole else 'one step'}"
-            yield name, partial(shuffled, source, scale, device, distribution, whole)
+        for complete_schedule in (True, False):
+            steps = "schedule" if complete_schedule else "one step"
+            name = f"{distribution.__name__} shuffle, {steps}"
+            yield name, partial(shuffled, source, scale, device, distribution, complete_schedule)
     yield "softmaxes + assignment", partial(matched, source, scale, device, 0)
     yield "Gumbel-Sinkhorn", partial(matched, source, scale, device, 10)
 
@@ -113,23 +114,25 @@ def coded(source: Puzzles, scale: Scale, device: torch.device, code: Any, object
 
     def solve(passes: int, items: Tensor) -> tuple[Tensor, Tensor]:
         causal = objective == "autoregressive"
-        how = Passes(passes, "left_to_right" if causal else "confidence", True)
+        passes_sampler = Passes(passes, "left_to_right" if causal else "confidence", True)
         model.config = {"data": {"item_shape": list(items.shape[2:])}}
-        draw = CodeDraw(model, how, contexts={"items": items})
-        ((_, found),) = draw.batches(torch.arange(len(items)), 0, len(items))
-        return found["samples"], found.get("valid", torch.ones(len(items), dtype=torch.bool))
+        draw = CodeDraw(model, passes_sampler, contexts={"items": items})
+        ((_, samples),) = draw.batches(torch.arange(len(items)), 0, len(items))
+        return samples["samples"], samples.get("valid", torch.ones(len(items), dtype=torch.bool))
 
-    asked = (n,) if objective == "autoregressive" else tuple(dict.fromkeys((1, 2, n)))
-    return Method(model.network, loss, {f"{k} passes": (k, partial(solve, k)) for k in asked})
+    all_passes = (n,) if objective == "autoregressive" else tuple(dict.fromkeys((1, 2, n)))
+    return Method(model.network, loss, {f"{k} passes": (k, partial(solve, k)) for k in all_passes})
 
 
 def shuffled(
-    source: Puzzles, scale: Scale, device: torch.device, distribution: Any, whole: bool
+    source: Puzzles, scale: Scale, device: torch.device, distribution: Any, complete_schedule: bool
 ) -> Method:
     """Return reverse steps of riffle shuffles, from items in the order X_t to the previous time."""
     n = source.facts["num_items"]
     schedule = (
-        denoising_schedule(n) if whole else [denoising_schedule(n)[0], denoising_schedule(n)[-1]]
+        denoising_schedule(n)
+        if complete_schedule
+        else [denoising_schedule(n)[0], denoising_schedule(n)[-1]]
     )
     network = transformer(source, scale, times=True).to(device)
 
@@ -141,13 +144,13 @@ def shuffled(
         )
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
-        right = rearrange(items, solution)
+        sorted_items = rearrange(items, solution)
         states, back = ForwardProcess(Riffle(), schedule).sample_walks(n, len(items), 1, None)
-        which = torch.randint(len(schedule) - 1, (len(items),))
+        step = torch.randint(len(schedule) - 1, (len(items),))
         rows = torch.arange(len(items))
-        shown, target = (pi[rows, 0, which].to(items.device) for pi in (states, back))
+        state, target = (pi[rows, 0, step].to(items.device) for pi in (states, back))
         return (
-            -predict_distribution(rearrange(right, shown), which.to(items.device))
+            -predict_distribution(rearrange(sorted_items, state), step.to(items.device))
             .log_prob(target)
             .mean()
         )
@@ -155,8 +158,8 @@ def shuffled(
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
         order = torch.arange(n, device=items.device).expand(len(items), n)
         for step in reversed(range(len(schedule) - 1)):
-            here = torch.full((len(items),), step, device=items.device)
-            order = compose(order, predict_distribution(rearrange(items, order), here).mode)
+            steps = torch.full((len(items),), step, device=items.device)
+            order = compose(order, predict_distribution(rearrange(items, order), steps).mode)
         return order, torch.ones(len(items), dtype=torch.bool)
 
     return Method(network, loss, {f"{len(schedule) - 1} steps": (len(schedule) - 1, solve)})
@@ -204,8 +207,8 @@ def train(method: Method, data: Any, scale: Scale, device: torch.device) -> int:
     start = clock(device)
     steps = 0
     while (spent := clock(device) - start) < scale.seconds:
-        left = 1 - spent / scale.seconds
-        optimizer.param_groups[0]["lr"] = scale.lr * min(1.0, (steps + 1) / 100, 2 * left)
+        remaining = 1 - spent / scale.seconds
+        optimizer.param_groups[0]["lr"] = scale.lr * min(1.0, (steps + 1) / 100, 2 * remaining)
         batch = data.batch("train", torch.arange(steps * scale.batch, (steps + 1) * scale.batch))
         loss = method.loss(batch["items"].to(device), batch["x"].to(device))
         optimizer.zero_grad()
@@ -244,20 +247,20 @@ def fair(options: argparse.Namespace) -> None:
         method.network.train()
         steps = train(method, data, scale, device)
         method.network.eval()
-        for how, (evaluations, solve) in method.solvers.items():
+        for method_name, (evaluations, solve) in method.solvers.items():
             start = clock(device)
             with torch.no_grad():
                 solution, valid = solve(test["items"])
             seconds = clock(device) - start
-            right = (solution == test["x"]).float()
+            is_correct = (solution == test["x"]).float()
             rows.append(
                 {
-                    "method": f"{name}, {how}",
-                    "solved %": 100 * float(right.all(1).float().mean()),
-                    "correct %": 100 * float(right.mean()),
+                    "method": f"{name}, {method_name}",
+                    "solved %": 100 * float(is_correct.all(1).float().mean()),
+                    "correct %": 100 * float(is_correct.mean()),
                     "invalid %": 100 * float((~valid).float().mean()),
                     "evaluations": evaluations,
-                    "ms per puzzle": 1000 * seconds / len(right),
+                    "ms per puzzle": 1000 * seconds / len(is_correct),
                     "training steps": steps,
                 }
             )

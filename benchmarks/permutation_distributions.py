@@ -46,23 +46,25 @@ def exact_marginals(
 
     References: Zhang et al. 2025, eq. 11.
     """
-    every = all_permutations(denoiser.num_free).to(denoiser.features.device)
+    permutations = all_permutations(denoiser.num_free).to(denoiser.features.device)
     b = len(denoiser.features)
-    size = len(every)
+    size = len(permutations)
     start = torch.full((size,), 1 / size, dtype=torch.float64) if start is None else start
-    found = [start.to(every.device).expand(b, size)]
-    moved = lexicographic_rank(compose(every.unsqueeze(1), every.unsqueeze(0))).flatten()
+    marginals = [start.to(permutations.device).expand(b, size)]
+    next_rank = lexicographic_rank(
+        compose(permutations.unsqueeze(1), permutations.unsqueeze(0))
+    ).flatten()
     for t in reversed(times):
-        step = denoiser(every.expand(b, *every.shape), t)
+        step = denoiser(permutations.expand(b, *permutations.shape), t)
         probability = torch.stack(
-            [step.log_prob(sigma.expand(b, size, -1)).double().exp() for sigma in every], -1
+            [step.log_prob(sigma.expand(b, size, -1)).double().exp() for sigma in permutations], -1
         )
-        mass = (found[-1].unsqueeze(-1) * probability).flatten(1)
-        found.append(torch.zeros_like(found[-1]).index_add(1, moved, mass))
-    return torch.stack(found)
+        mass = (marginals[-1].unsqueeze(-1) * probability).flatten(1)
+        marginals.append(torch.zeros_like(marginals[-1]).index_add(1, next_rank, mass))
+    return torch.stack(marginals)
 
 
-def draw_laws(
+def plot_distributions(
     denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor, path: Path
 ) -> None:
     """Return a figure of the distributions of one list, from uniform to the model's answer.
@@ -89,25 +91,28 @@ def draw_laws(
     Sample()(denoiser, times, streams, lambda _, order: states.append(order))
     from matplotlib.figure import Figure
 
-    every = prepend_first(all_permutations(denoiser.num_free), fixed)
-    found = exact_marginals(denoiser, times)[:, 0].cpu()
+    permutations = prepend_first(all_permutations(denoiser.num_free), fixed)
+    marginals = exact_marginals(denoiser, times)[:, 0].cpu()
     # bars that can be told apart
-    few = found[-1].topk(min(_ORDERS, len(every))).indices.sort().values
-    told = (
-        f"the {len(every)} orders" if len(few) == len(every) else f"the {len(few)} likeliest orders"
+    likeliest = marginals[-1].topk(min(_ORDERS, len(permutations))).indices.sort().values
+    label = (
+        f"the {len(permutations)} orders"
+        if len(likeliest) == len(permutations)
+        else f"the {len(likeliest)} likeliest orders"
     )
-    every = every[few]
-    found = found[:, few]
-    figure = Figure(figsize=(2.2 * len(found), 3.6), layout="constrained")
-    rows = figure.subplots(2, len(found), sharey="row", squeeze=False)
+    permutations = permutations[likeliest]
+    marginals = marginals[:, likeliest]
+    figure = Figure(figsize=(2.2 * len(marginals), 3.6), layout="constrained")
+    rows = figure.subplots(2, len(marginals), sharey="row", squeeze=False)
     colours = [
-        "tab:green" if bool(right) else "tab:blue" for right in (every == truth.cpu()).all(1)
+        "tab:green" if bool(is_true_order) else "tab:blue"
+        for is_true_order in (permutations == truth.cpu()).all(1)
     ]
     for column, (t, distribution) in enumerate(
-        zip([*reversed(times), 0], found.tolist(), strict=True)
+        zip([*reversed(times), 0], marginals.tolist(), strict=True)
     ):
         rows[0, column].bar(range(len(distribution)), distribution, color=colours)
-        rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=told, xticks=[])
+        rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=label, xticks=[])
         rows[1, column].axis("off")
         if (
             picture := draw_lists(kind, rearrange(items, prepend_first(states[column], fixed)), 1)
@@ -120,14 +125,14 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, help="run directory, .ckpt file or exported model")
     parser.add_argument("--out", type=Path, default=Path("shuffle_distributions.png"))
-    given = parser.parse_args(argv)
-    model = load_model(given.model)
+    options = parser.parse_args(argv)
+    model = load_model(options.model)
     assert isinstance(model, ShuffleDiffusion)
     batch = model.require_source().batch("test", torch.arange(1))
     with torch.no_grad(), evaluating(model.averaged):
         denoiser = model.denoiser(rearrange(batch["items"], batch["given"]))
-        draw_laws(
-            denoiser, model.shuffle.times, model.data["kind"], inverse(batch["given"]), given.out
+        plot_distributions(
+            denoiser, model.shuffle.times, model.data["kind"], inverse(batch["given"]), options.out
         )
 
 

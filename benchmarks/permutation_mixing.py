@@ -46,15 +46,19 @@ def _plot(n: int, path: Path) -> None:
     """Plot the distance from uniform, and between any two numbers of riffles."""
     from matplotlib.figure import Figure
 
-    most = denoising_schedule(n)[-1] + 2
-    between = [[_RIFFLE.total_variation(n, t, s) for s in range(most)] for t in range(most)]
+    num_times = denoising_schedule(n)[-1] + 2
+    between = [
+        [_RIFFLE.total_variation(n, t, s) for s in range(num_times)] for t in range(num_times)
+    ]
     figure = Figure(figsize=(9, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot([_RIFFLE.total_variation(n, t) for t in range(most)], marker="o")
-    left.set(xlabel="riffles t", ylabel="total variation to uniform", title=f"{n} cards")
-    image = right.imshow(between, origin="lower", vmin=0, vmax=1)
-    right.set(xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}")
-    figure.colorbar(image, ax=right, label="total variation of t to s")
+    distance_axis, matrix_axis = figure.subplots(1, 2)
+    distance_axis.plot([_RIFFLE.total_variation(n, t) for t in range(num_times)], marker="o")
+    distance_axis.set(xlabel="riffles t", ylabel="total variation to uniform", title=f"{n} cards")
+    image = matrix_axis.imshow(between, origin="lower", vmin=0, vmax=1)
+    matrix_axis.set(
+        xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}"
+    )
+    figure.colorbar(image, ax=matrix_axis, label="total variation of t to s")
     with replacing(path, durably=True) as part:
         figure.savefig(part)
 
@@ -68,13 +72,13 @@ def main(argv: list[str] | None = None) -> None:
     run_command(_run, parser, argv)
 
 
-def _run(given: argparse.Namespace) -> None:
-    if given.cards < 2:
-        raise UserError(f"cards must be at least 2, not {given.cards}")
-    plot = given.plot and new_file(given.plot, exact=True)
-    print("\n".join(_table(given.cards)))
+def _run(options: argparse.Namespace) -> None:
+    if options.cards < 2:
+        raise UserError(f"cards must be at least 2, not {options.cards}")
+    plot = options.plot and new_file(options.plot, exact=True)
+    print("\n".join(_table(options.cards)))
     if plot is not None:
-        _plot(given.cards, plot)
+        _plot(options.cards, plot)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,17 @@ def walk_with_targets(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, 
     Every riffle is done in turn; targets are found by pairwise distances.
     """
     order = torch.arange(n).expand(batch, n)
-    kept = [order]
+    states = [order]
     for t in range(1, schedule[-1] + 1):
         x = torch.rand(batch, n).sort(-1).values
         order = order.gather(1, torch.argsort(2 * x % 1, dim=-1))
         if t in schedule:
-            kept.append(order)
+            states.append(order)
     targets = [
-        (after[:, None, :] - before[:, :, None]).abs().argmin(-1)
-        for before, after in pairwise(kept)
+        (later[:, None, :] - earlier[:, :, None]).abs().argmin(-1)
+        for earlier, later in pairwise(states)
     ]
-    return torch.stack(kept[1:]), torch.stack(targets)
+    return torch.stack(states[1:]), torch.stack(targets)
 
 
 def plackett_luce_log_prob(scores: Tensor, order: Tensor) -> Tensor:
@@ -47,10 +47,10 @@ def generalized_log_prob(scores: Tensor, order: Tensor) -> Tensor:
     """Gather columns and assign -inf with a boolean index."""
     n = scores.shape[-1]
     columns = scores.gather(-1, order.unsqueeze(-2).expand(-1, n, -1)).clone()
-    own = columns.diagonal(dim1=-2, dim2=-1)
+    diagonal = columns.diagonal(dim1=-2, dim2=-1)
     masked = columns.clone()
     masked[:, torch.ones(n, n, dtype=torch.bool).tril(-1)] = -torch.inf
-    return (own - masked.logsumexp(-1)).sum(-1)
+    return (diagonal - masked.logsumexp(-1)).sum(-1)
 
 
 def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     for i in range(n):
         used = (prefixes.unsqueeze(-1) == items).any(-2)
         row = scores[:, i, None].masked_fill(used, -torch.inf)
-        found = (total.unsqueeze(-1) + row.log_softmax(-1)).flatten(1)
+        candidate_scores = (total.unsqueeze(-1) + row.log_softmax(-1)).flatten(1)
         beams = prefixes.shape[1]
         candidates = torch.cat(
             [
@@ -71,7 +71,7 @@ def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
             ],
             -1,
         ).flatten(1, 2)
-        total, which = found.topk(min(width, found.shape[1]))
+        total, which = candidate_scores.topk(min(width, candidate_scores.shape[1]))
         prefixes = candidates.gather(1, which.unsqueeze(-1).expand(-1, -1, i + 1))
     return prefixes, total
 
@@ -81,8 +81,8 @@ def lehmer_encode(x: Tensor, left: bool = False) -> Tensor:
     code = x.clone()
     n = x.shape[1]
     for i in reversed(range(1, n)) if left else range(n - 1):
-        others = slice(0, i) if left else slice(i + 1, n)
-        code[:, others] -= (code[:, others] > code[:, i : i + 1]).long()
+        compared = slice(0, i) if left else slice(i + 1, n)
+        code[:, compared] -= (code[:, compared] > code[:, i : i + 1]).long()
     return code
 
 
@@ -91,8 +91,8 @@ def lehmer_decode(code: Tensor, left: bool = False) -> Tensor:
     x = code.clone()
     n = code.shape[1]
     for i in range(1, n) if left else reversed(range(n - 1)):
-        others = slice(0, i) if left else slice(i + 1, n)
-        x[:, others] += (x[:, others] >= x[:, i : i + 1]).long()
+        compared = slice(0, i) if left else slice(i + 1, n)
+        x[:, compared] += (x[:, compared] >= x[:, i : i + 1]).long()
     return x
 
 
@@ -105,9 +105,9 @@ def fisher_yates_encode(x: Tensor) -> Tensor:
     for i in range(n):
         j = (deck == x[:, i : i + 1]).nonzero()[:, 1]
         code[:, i] = j - i
-        own = deck[:, i].clone()
+        swapped = deck[:, i].clone()
         deck[:, i] = deck[rows, j]
-        deck[rows, j] = own
+        deck[rows, j] = swapped
     return code
 
 
@@ -118,10 +118,10 @@ def fisher_yates_decode(code: Tensor) -> Tensor:
     rows = torch.arange(batch)
     for i in range(n):
         j = i + code[:, i]
-        own = deck[:, i].clone()
-        other = deck[rows, j]
-        deck[rows, j] = own
-        deck[:, i] = other
+        left_item = deck[:, i].clone()
+        right_item = deck[rows, j]
+        deck[rows, j] = left_item
+        deck[:, i] = right_item
     return deck
 
 
@@ -155,11 +155,11 @@ def plain_walk(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, Tensor]
 def plain_greedy(scores: Tensor) -> Tensor:
     """Return the best remaining item place by place, int64 [batch, n], vectorised."""
     used = torch.zeros_like(scores[:, 0])
-    found = list[Tensor]()
+    order = list[Tensor]()
     for i in range(scores.shape[-1]):
-        found.append((scores[:, i] + used).argmax(-1))
-        used.scatter_(1, found[-1].unsqueeze(1), -torch.inf)
-    return torch.stack(found, -1)
+        order.append((scores[:, i] + used).argmax(-1))
+        used.scatter_(1, order[-1].unsqueeze(1), -torch.inf)
+    return torch.stack(order, -1)
 
 
 def plain_fisher_yates(digits: Tensor) -> Tensor:
@@ -169,8 +169,8 @@ def plain_fisher_yates(digits: Tensor) -> Tensor:
     deck = np.tile(np.arange(n), (len(code), 1))
     rows = np.arange(len(code))
     for i in range(n - 1):
-        at = i + code[:, i]
-        deck[:, i], deck[rows, at] = deck[rows, at], deck[:, i].copy()
+        partner = i + code[:, i]
+        deck[:, i], deck[rows, partner] = deck[rows, partner], deck[:, i].copy()
     return torch.from_numpy(deck)
 
 
@@ -181,14 +181,16 @@ def plain_riffle_top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     total = scores.new_zeros(len(scores), 1)
     chosen = torch.empty(len(scores), 1, 0, dtype=torch.bool)
-    for left, right in zip(
+    for log_top, log_bottom in zip(
         *(torch.nn.functional.logsigmoid(sign * scores).unbind(1) for sign in (1, -1)), strict=True
     ):
-        both = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1)
+        candidates = torch.cat([total + log_top.unsqueeze(1), total + log_bottom.unsqueeze(1)], 1)
         prefixes = total.shape[1]
-        total, which = both.topk(min(k, both.shape[1]))
-        before = chosen.gather(1, (which % prefixes).unsqueeze(-1).expand(-1, -1, chosen.shape[-1]))
-        chosen = torch.cat([before, (which >= prefixes).unsqueeze(-1)], -1)
+        total, which = candidates.topk(min(k, candidates.shape[1]))
+        prefix_digits = chosen.gather(
+            1, (which % prefixes).unsqueeze(-1).expand(-1, -1, chosen.shape[-1])
+        )
+        chosen = torch.cat([prefix_digits, (which >= prefixes).unsqueeze(-1)], -1)
     return chosen.byte().argsort(dim=-1, stable=True), total
 
 
@@ -211,10 +213,10 @@ def plain_neural_sort(values: Tensor, temperature: float) -> Tensor:
     """The published definition with matrices of ones, for numbers in rising order."""
     n = values.shape[-1]
     s = -values.unsqueeze(-1)
-    one = torch.ones(n, 1)
+    ones = torch.ones(n, 1)
     scaling = n + 1 - 2 * torch.arange(1.0, n + 1)
-    apart = (s - s.transpose(-1, -2)).abs() @ (one @ one.T)
-    return torch.softmax((s * scaling - apart).transpose(-1, -2) / temperature, -1)
+    distances = (s - s.transpose(-1, -2)).abs() @ (ones @ ones.T)
+    return torch.softmax((s * scaling - distances).transpose(-1, -2) / temperature, -1)
 
 
 def plain_sorting_network(values: Tensor, steepness: float) -> Tensor:

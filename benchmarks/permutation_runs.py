@@ -17,46 +17,58 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Run:
-    """A model and what it is asked.
+    """A training and the evaluations of its model.
 
     Args:
         name: of its rows.
         train: settings of `train.py`.
-        asked: settings of `sample.py`, by name.
+        evaluations: settings of `sample.py`, by name.
     """
 
     name: str
     train: tuple[str, ...]
-    asked: Mapping[str, tuple[str, ...]]
+    evaluations: Mapping[str, tuple[str, ...]]
 
     def shortened(self) -> Run:
         """Return the run with a few steps and samples, for a check that it works."""
-        asked = {name: (*settings, "num_samples=4") for name, settings in self.asked.items()}
-        return replace(self, train=(*self.train, "debug=fast", "trainer.max_steps=4"), asked=asked)
+        evaluations = {
+            name: (*settings, "num_samples=4") for name, settings in self.evaluations.items()
+        }
+        return replace(
+            self, train=(*self.train, "debug=fast", "trainer.max_steps=4"), evaluations=evaluations
+        )
 
     def commands(self, scale: str, runs: Path, data_dir: str) -> dict[str, list[str]]:
-        """train.py under the name "", and sample.py for everything asked, with where it writes
-        last."""
+        """Return the commands by name: "" for train.py, and one of sample.py for each evaluation.
+
+        The last word of an evaluation says where it writes.
+        """
         directory = runs / "tables" / _plain(f"{self.name}_{scale}")
-        places = [
+        locations = [
             f"runs_dir={runs}",
             "experiment_name=tables",
             f"run_id={directory.name}",
             f"data_dir={data_dir}",
         ]
-        found = {
+        commands = {
             "": [
                 "train.py",
                 *self.train,
-                *places,
+                *locations,
                 "callbacks.progress=null",
                 "callbacks.samples=null",
             ]
         }
-        for name, settings in self.asked.items():
+        for name, settings in self.evaluations.items():
             out = f"out={directory / _plain(name)}"
-            found[name] = ["sample.py", f"ckpt={directory}", *settings, f"data_dir={data_dir}", out]
-        return found
+            commands[name] = [
+                "sample.py",
+                f"ckpt={directory}",
+                *settings,
+                f"data_dir={data_dir}",
+                out,
+            ]
+        return commands
 
 
 def make(
@@ -65,17 +77,22 @@ def make(
     scale: str,
     runs: Path,
     data_dir: str,
-    show: bool,
+    only_print: bool,
 ) -> Rows:
     """Run the commands, or only print them.
 
     Args:
-        read: from a run's name, what was asked and metrics.json to rows.
+        table: the runs.
+        read: from the names of a run and of an evaluation, and metrics.json, to rows.
+        scale: cpu or paper.
+        runs: folder of the runs.
+        data_dir: folder of the data sets.
+        only_print: whether commands are printed and not run.
     """
-    found: Rows = []
+    rows: Rows = []
     for run in table:
         for name, command in run.commands(scale, runs, data_dir).items():
-            if show:
+            if only_print:
                 print("python", *command)
                 continue
             subprocess.run(
@@ -87,8 +104,8 @@ def make(
                         encoding="utf-8"
                     )
                 )
-                found += read(run.name, name, report)
-    return found
+                rows += read(run.name, name, report)
+    return rows
 
 
 def _plain(name: str) -> str:

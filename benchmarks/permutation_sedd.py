@@ -56,11 +56,15 @@ def sedd(order: Tensor, body: dict[str, Any], **training: Any) -> Any:
     )  # fmt: skip
 
 
-def judged(found: Tensor, order: Tensor) -> dict[str, float]:
+def score_samples(samples: Tensor, order: Tensor) -> dict[str, float]:
     """Return the fractions of correct samples, of correct tokens, and of permutations."""
-    right = found == order
-    valid = found.sort(1).values == order.sort().values
-    shares = {"accuracy %": right.all(1), "correct %": right, "permutations %": valid.all(1)}
+    is_correct = samples == order
+    valid = samples.sort(1).values == order.sort().values
+    shares = {
+        "accuracy %": is_correct.all(1),
+        "correct %": is_correct,
+        "permutations %": valid.all(1),
+    }
     return {name: 100 * float(share.double().mean()) for name, share in shares.items()}
 
 
@@ -95,33 +99,35 @@ def main(argv: list[str] | None = None) -> None:
                 model = from_data(puzzles, family="shuffle", seed=seed)
             else:
                 model = sedd(order, body, **training)
-            shown = (
+            output_options = (
                 "logger",
                 "enable_checkpointing",
                 "enable_progress_bar",
                 "enable_model_summary",
             )
-            quiet: Any = dict.fromkeys(shown, False)
+            quiet: Any = dict.fromkeys(output_options, False)
             accelerator = "gpu" if options.device.startswith("cuda") else "cpu"
             length: dict[str, Any] = (
                 {"max_steps": PAPER_STEPS} if is_paper else {"callbacks": [Until(seconds)]}
             )
             trainer = pl.Trainer(max_epochs=-1, accelerator=accelerator, **length, **quiet)
             trainer.fit(model)
-            drawn = [one for _, one in model.batches(torch.arange(number), seed)]
+            batches = [batch for _, batch in model.batches(torch.arange(number), seed)]
             lists = [
-                rearrange(one["items"], one["samples"]) if "items" in one else one["samples"]
-                for one in drawn
+                rearrange(batch["items"], batch["samples"])
+                if "items" in batch
+                else batch["samples"]
+                for batch in batches
             ]
-            found = torch.cat(lists).long().cpu().view(number, -1)
-            weights = sum(one.numel() for one in model.parameters() if one.requires_grad)
+            samples = torch.cat(lists).long().cpu().view(number, -1)
+            weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
             rows.append(
                 {
                     "seed": seed,
                     "model": name,
                     "steps": trainer.global_step,
                     "weights": weights,
-                    **judged(found, order),
+                    **score_samples(samples, order),
                 }
             )
             print(rows[-1], flush=True)

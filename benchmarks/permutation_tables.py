@@ -38,30 +38,34 @@ class Row:
         name: of the row.
         train: settings of `train.py`.
         decoders: `decoder=` of `sample.py`.
-        judged: what is put in order at the published size; None for as many as elsewhere.
+        num_samples: at the published size; None for as many as elsewhere.
         steps: whether the steps of the scale are meant.
     """
 
     name: str
     train: tuple[str, ...]
     decoders: tuple[str, ...] = ("beam",)
-    judged: int | None = None
+    num_samples: int | None = None
     steps: bool = True
 
     def run(self, scale: str) -> Run:
         """With the settings of a scale."""
-        number = self.judged if scale == "paper" and self.judged else _JUDGED[scale]
+        number = self.num_samples if scale == "paper" and self.num_samples else _JUDGED[scale]
         # the widths of the published models' own beams are the published ones
-        own = "beam" if scale == "paper" else None
-        trusted = ("trusted=[benchmarks]",) if any(_BASELINES in one for one in self.train) else ()
-        asked = {}
+        published_decoder = "beam" if scale == "paper" else None
+        trusted = (
+            ("trusted=[benchmarks]",)
+            if any(_BASELINES in setting for setting in self.train)
+            else ()
+        )
+        evaluations = {}
         for name in self.decoders:
-            decoder = () if name == own else (f"decoder={name}",)
-            asked[name] = (*decoder, f"num_samples={number}", *trusted)
-        return Run(self.name, self.train + (SCALES[scale] if self.steps else ()), asked)
+            decoder = () if name == published_decoder else (f"decoder={name}",)
+            evaluations[name] = (*decoder, f"num_samples={number}", *trusted)
+        return Run(self.name, self.train + (SCALES[scale] if self.steps else ()), evaluations)
 
 
-def _sort(n: int, paper: bool) -> tuple[str, ...]:
+def _list_settings(n: int, paper: bool) -> tuple[str, ...]:
     """Return settings of lists of n numbers."""
     if paper:
         if n == 200:
@@ -70,22 +74,24 @@ def _sort(n: int, paper: bool) -> tuple[str, ...]:
     return "family=shuffle", "dataset=sort_mnist", f"dataset.length={n}", "batch_size=128"
 
 
-def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) -> Row:
+def _sorting_network(name: str, settings: tuple[str, ...], length: int, baseline: str) -> Row:
     """A sorting network that learns the same lists."""
     nearest = min(range(len(_LENGTHS)), key=lambda i: abs(_LENGTHS[i] - length))
     layout = "bitonic" if length >= _BITONIC[baseline] else "odd_even"
     # as published: a score for every item by itself, or by the same transformer with numbers sorted
     # exactly
-    way = ("baseline=listmle",) if baseline == "diffsort" else ("baseline=assignment", "reverse=pl")
-    own = {
+    training = (
+        ("baseline=listmle",) if baseline == "diffsort" else ("baseline=assignment", "reverse=pl")
+    )
+    network_settings = {
         "steepness": f"{_STEEPNESS[baseline][nearest]}.0",
         "layout": layout,
         "error_free": baseline != "diffsort",
     }
-    arguments = (f"+loss.{key}={str(value).lower()}" for key, value in own.items())
+    arguments = (f"+loss.{key}={str(value).lower()}" for key, value in network_settings.items())
     # in place of TrajectoryLoss, which has `walks`
     loss = (f"loss._target_={_BASELINES}.SortingNetworkLoss", "~loss.walks", *arguments)
-    return Row(f"{name}, {baseline}", (*settings, *way, *loss), ("greedy",))
+    return Row(f"{name}, {baseline}", (*settings, *training, *loss), ("greedy",))
 
 
 def _jigsaws(paper: bool) -> list[Row]:
@@ -95,9 +101,9 @@ def _jigsaws(paper: bool) -> list[Row]:
         if paper
         else {"jigsaw_mnist": (2, 3)}
     )
-    found = []
+    rows = []
     for dataset, pieces in (
-        (dataset, n) for dataset, all_of_it in sizes.items() for n in all_of_it
+        (dataset, n) for dataset, sizes_of_dataset in sizes.items() for n in sizes_of_dataset
     ):
         name = f"{dataset} {pieces}x{pieces}"
         settings: tuple[str, ...] = (
@@ -113,67 +119,78 @@ def _jigsaws(paper: bool) -> list[Row]:
             ("yes", "trajectory" if paper else "random_time"),
         ):
             loss += "_3" if paper else ""
-            found.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
+            rows.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
         pixel_loss = f"loss._target_={_BASELINES}.SinkhornPixelLoss"
         for labels, options in (("no", [pixel_loss]), ("yes", [])):
-            own = (*settings, "baseline=sinkhorn", *options)
-            found.append(Row(f"{name}, sinkhorn, labels: {labels}", own, ("greedy",)))
-        found += [_sorted(name, settings, pieces**2, baseline) for baseline in _STEEPNESS]
-    return found
+            training = (*settings, "baseline=sinkhorn", *options)
+            rows.append(Row(f"{name}, sinkhorn, labels: {labels}", training, ("greedy",)))
+        rows += [_sorting_network(name, settings, pieces**2, baseline) for baseline in _STEEPNESS]
+    return rows
 
 
 def _sorting(paper: bool) -> list[Row]:
     """Return every length, with learning to rank and sorting networks as baselines."""
-    found = []
+    rows = []
     for n in _LENGTHS if paper else (3, 5, 9):
-        settings = _sort(n, paper)
-        found.append(Row(f"sort {n}, ours", settings))
-        found.append(Row(f"sort {n}, listmle", (*settings, "baseline=listmle"), ("greedy",)))
-        found += [_sorted(f"sort {n}", settings, n, baseline) for baseline in _STEEPNESS]
-    return found
+        settings = _list_settings(n, paper)
+        rows.append(Row(f"sort {n}, shuffles", settings))
+        rows.append(Row(f"sort {n}, listmle", (*settings, "baseline=listmle"), ("greedy",)))
+        rows += [_sorting_network(f"sort {n}", settings, n, baseline) for baseline in _STEEPNESS]
+    return rows
 
 
-def _laws(paper: bool, others: bool) -> list[Row]:
+def _distributions(paper: bool, include_other_shuffles: bool) -> list[Row]:
     """Reverse distributions and decoders; with the other shuffles in table 6."""
     reverse_choices = {
         "gpl": ("gpl", "riffle"),
         "pl": ("pl", "riffle"),
         "irs": ("inverse_riffle", "riffle"),
     }
-    if others:
+    if include_other_shuffles:
         reverse_choices |= {
             "it": ("inverse_transposition", "transposition"),
             "ii": ("inverse_insertion", "insertion"),
         }
-    found = []
-    for n in ((9, 32, 52) if others else (52,)) if paper else (5,):
+    rows = []
+    for n in ((9, 32, 52) if include_other_shuffles else (52,)) if paper else (5,):
         for choice, (reverse, shuffle) in reverse_choices.items():
             settings: tuple[str, ...]
             if not paper:
-                settings = (*_sort(n, paper), f"reverse={reverse}", f"shuffle={shuffle}", *_STEPS)
+                settings = (
+                    *_list_settings(n, paper),
+                    f"reverse={reverse}",
+                    f"shuffle={shuffle}",
+                    *_STEPS,
+                )
             elif choice in ("gpl", "pl"):
-                settings = (*_sort(n, paper), f"reverse={reverse}")
+                settings = (*_list_settings(n, paper), f"reverse={reverse}")
             else:
                 settings = (f"experiment=symmetric/table6_{choice}", f"dataset.length={n}")
-            both = choice in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
-            found.append(
-                Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",))
+            has_beam = (
+                choice in ("gpl", "pl") or not paper
+            )  # inverse shuffles were decoded greedily
+            rows.append(
+                Row(
+                    f"sort {n}, {reverse}",
+                    settings,
+                    ("greedy", "beam") if has_beam else ("greedy",),
+                )
             )
-    return found
+    return rows
 
 
 def _tours(paper: bool) -> list[Row]:
     """Return tours, and those without learning."""
-    found = []
+    rows = []
     for n in (20, 50) if paper else (10,):
         settings: tuple[str, ...] = ("family=shuffle", "dataset=tsp", f"dataset.cities={n}")
         if paper:
             settings = (f"experiment=symmetric/table4_tsp{n}",)
-        mended = Row(
+        two_opt = Row(
             f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), 1280, steps=False
         )
-        found += [Row(f"tsp {n}", settings, judged=1280), mended]
-    return found
+        rows += [Row(f"tsp {n}", settings, num_samples=1280), two_opt]
+    return rows
 
 
 def _single(paper: bool) -> list[Row]:
@@ -183,8 +200,8 @@ def _single(paper: bool) -> list[Row]:
             Row(f"one {n}", (f"experiment=symmetric/table5_n{n}",), ("sample",), 2560)
             for n in (100, 200)
         ]
-    one = ("family=shuffle", "dataset=one_permutation")
-    return [Row(f"one {n}", (*one, f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
+    settings = ("family=shuffle", "dataset=one_permutation")
+    return [Row(f"one {n}", (*settings, f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
 
 
 def _schedules(paper: bool) -> list[Row]:
@@ -196,7 +213,7 @@ def _schedules(paper: bool) -> list[Row]:
         settings = ("experiment=symmetric/table7",)
     else:
         schedules = ([0, 8], [0, 2, 8], [0, 2, 4, 8])
-        settings = _sort(5, paper)
+        settings = _list_settings(5, paper)
     return [
         Row(f"schedule {t}", (*settings, f"shuffle.schedule={str(t).replace(' ', '')}"))
         for t in schedules
@@ -206,10 +223,10 @@ def _schedules(paper: bool) -> list[Row]:
 _MAKERS: dict[str, Callable[[bool], list[Row]]] = {
     "table1": _jigsaws,
     "table2": _sorting,
-    "table3": partial(_laws, others=False),
+    "table3": partial(_distributions, include_other_shuffles=False),
     "table4": _tours,
     "table5": _single,
-    "table6": partial(_laws, others=True),
+    "table6": partial(_distributions, include_other_shuffles=True),
     "table7": _schedules,
 }
 

@@ -51,60 +51,63 @@ def words(
     check_length("words", length)
     file = Path(path).expanduser()
     lines = {word.strip().lower() for word in read_text(file).splitlines()}
-    fit = sorted(
+    candidates = sorted(
         word for word in lines if len(word) == length and word.isascii() and word.isalpha()
     )
-    found: dict[str, list[str]] = defaultdict(list)
-    for word in fit:
-        found["".join(sorted(word))].append(word)
-    if len(found) < 2:
+    words_by_letters: dict[str, list[str]] = defaultdict(list)
+    for word in candidates:
+        words_by_letters["".join(sorted(word))].append(word)
+    if len(words_by_letters) < 2:
         raise UserError(
-            f"{file}: {len(fit)} words of {length} letters, in {len(found)} classes; 2 are needed"
+            f"{file}: {len(candidates)} words of {length} letters, in {len(words_by_letters)} "
+            "classes of anagrams; 2 are needed"
         )
-    classes = list(found.values())
+    classes = list(words_by_letters.values())
     train, chosen, test = split_samples(len(classes), validation, holdout, seed)
-    sizes = torch.tensor([len(of) for of in classes])
-    first = sizes.cumsum(0) - sizes
-    letters = torch.tensor([[ord(c) - ord("a") for c in word] for of in classes for word in of])
-    known = _number(letters)
+    sizes = torch.tensor([len(words_of_class) for words_of_class in classes])
+    first_index = sizes.cumsum(0) - sizes
+    letters = torch.tensor(
+        [[ord(c) - ord("a") for c in word] for words_of_class in classes for word in words_of_class]
+    )
+    word_numbers = _number(letters)
 
-    def make(which: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+    def make_anagrams(which: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         u = streams.next_draw().uniform((len(which), 1)).squeeze(1)
-        word = letters[first[which] + (u * sizes[which]).long()]
-        given = streams.next_draw().uniform(tuple(word.shape)).argsort(dim=1)
-        items = word.gather(1, given)
+        word = letters[first_index[which] + (u * sizes[which]).long()]
+        shuffle = streams.next_draw().uniform(tuple(word.shape)).argsort(dim=1)
+        items = word.gather(1, shuffle)
         return {"x": _spelling(word, items), "items": items}
 
     def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return make(train[index], repetition_streams(seed, index, augment))
+        return make_anagrams(train[index], repetition_streams(seed, index, augment))
 
-    def listed(spelled: Tensor) -> Tensor:
-        return torch.isin(_number(spelled), known)
+    def is_listed(spelled: Tensor) -> Tensor:
+        return torch.isin(_number(spelled), word_numbers)
 
-    def judged(samples: Samples) -> Mapping[str, Tensor]:
-        return {"listed_word": listed(samples["items"].gather(1, samples["samples"])).double()}
+    def is_word(samples: Samples) -> Mapping[str, Tensor]:
+        return {"listed_word": is_listed(samples["items"].gather(1, samples["samples"])).double()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
         items = context["items"].expand(len(points), -1)
         word = items.gather(1, points)
-        answers = listed(word) & (_spelling(word, items) == points).all(1)
+        answers = is_listed(word) & (_spelling(word, items) == points).all(1)
         return (answers.double() / answers.sum()).log()
 
-    shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).step(0))
-    validated = make(
+    test_data = make_anagrams(test, SampleStreams(seed, -1 - torch.arange(len(test))).step(0))
+    validated = make_anagrams(
         chosen, SampleStreams(seed, -1 - len(test) - torch.arange(len(chosen))).step(0)
     )
-    most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
+    largest = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
     named = {
         "".join(chr(ord("a") + letter) for letter in items.tolist()): {"items": items.unsqueeze(0)}
-        for items in shown["items"][most]
+        for items in test_data["items"][largest]
     }
     return PermutationData(
         "words",
         training,
-        shown,
+        test_data,
         num_tokens=26,
-        sample_scores=judged,
+        sample_scores=is_word,
         log_prob=truth,
         reported_contexts=named,
         train_size=len(train),

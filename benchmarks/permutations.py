@@ -28,7 +28,7 @@ from blackout.permutations.forward_process import ForwardProcess, denoising_sche
 from blackout.permutations.relaxations import neural_sort, relaxed_sort, sinkhorn, soft_sort
 from blackout.permutations.shuffles import Riffle
 
-# A name, the direct procedure, ours.
+# A name, the plain procedure, and that of this package.
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
@@ -80,10 +80,10 @@ def beam(quick: bool) -> Iterator[Case]:
 
 def codes(quick: bool) -> Iterator[Case]:
     """Yield encoding and decoding of 1,024 permutations."""
-    ours = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion}
+    codes = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion}
     for n in (5,) if quick else (10, 50):
         x = torch.rand(1024, n).argsort()
-        for name, code in ours.items():
+        for name, code in codes.items():
             digits = code.encode(x)
             yield (
                 f"{name} encode, n = {n}",
@@ -185,11 +185,11 @@ def main(argv: list[str] | None = None) -> None:
         if options.quick:
             table = [run.shortened() for run in table]
         place = options.runs.resolve()
-        found = permutation_runs.make(
+        rows = permutation_runs.make(
             table, make_rows, options.scale, place, options.data_dir, options.show
         )
-        if found:
-            report(f"{options.what}, scale {options.scale}", found, options)
+        if rows:
+            report(f"{options.what}, scale {options.scale}", rows, options)
         return
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -200,14 +200,14 @@ def main(argv: list[str] | None = None) -> None:
     device = torch.device(options.device)
     rows = list[dict[str, Any]]()
     for subject in SUBJECTS if options.what is None else (options.what,):
-        for name, theirs, ours in SUBJECTS[subject](options.quick):
+        for name, plain, fast in SUBJECTS[subject](options.quick):
             seconds = interleaved(
-                {"direct": theirs, "ours": ours},
+                {"plain": plain, "blackout": fast},
                 1 if options.quick else options.repetitions,
                 device,
             )
             medians = {key: summary(values)["median"] for key, values in seconds.items()}
-            faster = medians["direct"] / medians["ours"]
+            faster = medians["plain"] / medians["blackout"]
             milliseconds = {key: 1000 * value for key, value in medians.items()}
             rows.append({"what": name, **milliseconds, "times faster": faster})
     report("milliseconds, medians of interleaved runs", rows, options)

@@ -63,7 +63,7 @@ def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[fl
     itself.
 
     The density is that of noise around centres, which are drawn; where there is no such form the
-    answer is nan. Ours; a test compares it with another estimate.
+    answer is nan. This project's; a test compares it with another estimate.
 
     Args:
         density: which.
@@ -79,14 +79,16 @@ def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[fl
     noise = _NOISE[density]
     points = DENSITIES[density](rng, number)
     middles = DENSITIES[density](cast(np.random.Generator, _Still(rng)), centres)
-    found = []
+    log_means = []
     for part in np.array_split(points, math.ceil(number * centres / _PAIRS)):
         square = ((part[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
-        least = square.min(1, keepdims=True)
-        found.append(
-            np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2)
+        smallest = square.min(1, keepdims=True)
+        log_means.append(
+            np.log(np.exp(smallest - square).mean(1))
+            - smallest[:, 0]
+            - math.log(2 * math.pi * noise**2)
         )
-    log_density = np.concatenate(found)
+    log_density = np.concatenate(log_means)
     return float(cell - log_density.mean()), float(log_density.std() / math.sqrt(number))
 
 
@@ -189,8 +191,8 @@ def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor
     """
     generator = torch.Generator().manual_seed(seed)
     parts = []
-    for first in range(0, number, _AT_ONCE):
-        shape = (min(_AT_ONCE, number - first), target.sites)
+    for start in range(0, number, _AT_ONCE):
+        shape = (min(_AT_ONCE, number - start), target.sites)
         x = torch.randint(target.levels, shape, generator=generator, dtype=torch.uint8)
         parts.append(target.log_density(x.to(target.device)).double().cpu())
     return torch.cat(parts) + target.sites * math.log(target.levels)
@@ -208,12 +210,12 @@ def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
     levels = int(max(x.max(), y.max())) + 1
 
     def total(a: Tensor, b: Tensor) -> Tensor:
-        one, two = (
+        one_hot_a, one_hot_b = (
             torch.nn.functional.one_hot(part.long(), levels).flatten(1).float() for part in (a, b)
         )
         rows = [
-            (-width * (a.shape[1] - part @ two.T)).exp().sum(dtype=torch.float64)
-            for part in one.split(512)
+            (-width * (a.shape[1] - part @ one_hot_b.T)).exp().sum(dtype=torch.float64)
+            for part in one_hot_a.split(512)
         ]
         return torch.stack(rows).sum()
 
@@ -282,8 +284,8 @@ def published_quantities(
         flow = model.simulate(torch.arange(len(test)), key).states.x
         discrepancies["mmd_ebm"].append(mmd(gibbs, test) / _MMD_UNIT)
         discrepancies["mmd_dnfs"].append(mmd(flow, test) / _MMD_UNIT)
-    for name, found in discrepancies.items():
-        values[name] = float(np.mean(found)), float(np.std(found))
+    for name, distances in discrepancies.items():
+        values[name] = float(np.mean(distances)), float(np.std(distances))
     return values
 
 
@@ -324,7 +326,7 @@ def run(options: argparse.Namespace) -> None:
         save_landscape(model.target, source, paths.states.x, options.out / "landscape.png")
         value, error = entropy(source.name)
         print(
-            f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; "
+            f"entropy of {source.name}: {value:.3f} ± {error:.3f} nats; "
             "an NLL below it is a wrong log Z"
         )
         test = source.test[:_SHOWN].flatten(1)

@@ -135,11 +135,17 @@ class Bench:
         samples: number of samples of every truth.
         data_dir: folder of the data set.
         seed: of the samples of `hidden` and `widths`.
-        first: number of the first truth.
+        first_truth: its number.
     """
 
     def __init__(
-        self, path: str, truths: int, samples: int, data_dir: str, seed: int = 0, first: int = 0
+        self,
+        path: str,
+        truths: int,
+        samples: int,
+        data_dir: str,
+        seed: int = 0,
+        first_truth: int = 0,
     ) -> None:
         model = load_model(path)
         self.model = model
@@ -148,7 +154,7 @@ class Bench:
         self.largest = model.process.max_count
         self.prior = make_prior(model, model.sampler)
         held_out, self.training = load_counts(model, data_dir)
-        self.truths = held_out[first : first + truths]
+        self.truths = held_out[first_truth : first_truth + truths]
 
     def tasks(self) -> dict[str, InverseProblem]:
         """Return the problems of the tables, by name."""
@@ -402,9 +408,10 @@ def tasks(bench: Bench) -> Iterator[Row]:
     for task, problem in bench.tasks().items():
         split = bench.run(task, "sgdd", SplitGibbs(ladder), problem)
         yield split
-        first = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
+        first_problem = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
         evaluations = sum(
-            sweep["network_evaluations"] for sweep in SMC(1).sample(bench.prior, first, 1).trace
+            sweep["network_evaluations"]
+            for sweep in SMC(1).sample(bench.prior, first_problem, 1).trace
         )
         number = max(2, round(split["NFE"] / evaluations))
         methods: dict[str, Method] = {
@@ -429,7 +436,7 @@ def ablations(bench: Bench) -> Iterator[Row]:
     sweeps = 3 if len(bench.truths) < 4 else 30
     elements = bench.truths[0].numel()
     for task, problem in list(bench.tasks().items())[:2]:
-        for first, last in (
+        for first_level, last_level in (
             (3.0, 0.2),
             (3.0, 0.02),
             (1.0, 0.02),
@@ -438,9 +445,13 @@ def ablations(bench: Bench) -> Iterator[Row]:
             (0.05, 0.05),
         ):
             name = (
-                f"levels {first:g} to {last:g}" if first != last else f"level {first:g} throughout"
+                f"levels {first_level:g} to {last_level:g}"
+                if first_level != last_level
+                else f"level {first_level:g} throughout"
             )
-            yield bench.run(task, name, SplitGibbs(anneal(sweeps, first, last)), problem)
+            yield bench.run(
+                task, name, SplitGibbs(anneal(sweeps, first_level, last_level)), problem
+            )
         levels = anneal(sweeps, 3.0, 0.1)
         wide = anneal(sweeps, bench.prior.final_time, 1e-4)
         for name, method in {

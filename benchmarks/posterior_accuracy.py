@@ -150,8 +150,10 @@ def fit_evaluations(
 
 def count_evaluations(method: Method, prior: Prior, problem: InverseProblem) -> float:
     """Return the network evaluations of a sample."""
-    first = problem.select(torch.zeros(1, dtype=torch.int64), prior.shape)
-    return sum(sweep["network_evaluations"] for sweep in method.sample(prior, first, 1).trace)
+    first_problem = problem.select(torch.zeros(1, dtype=torch.int64), prior.shape)
+    return sum(
+        sweep["network_evaluations"] for sweep in method.sample(prior, first_problem, 1).trace
+    )
 
 
 def growth(quick: bool) -> Iterator[Row]:

@@ -73,10 +73,8 @@ def synthetic(quick: bool) -> Iterator[Row]:
         }
         exact = torch.outer(marginal, marginal).numpy()
         for name, x in samples.items():
-            first, second = x[:, :2].double().T.numpy()
-            frequencies = np.histogram2d(first, second, bins=50, range=[[-0.5, 49.5]] * 2)[0] / len(
-                x
-            )
+            x1, x2 = x[:, :2].double().T.numpy()
+            frequencies = np.histogram2d(x1, x2, bins=50, range=[[-0.5, 49.5]] * 2)[0] / len(x)
             yield {
                 "elements": elements,
                 "method": name,

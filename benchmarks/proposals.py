@@ -69,18 +69,18 @@ class LocallyInformed(Refinement):
         site = choice // target.levels
         state = choice % target.levels
         x = states.x.clone()
-        before = x[rows, site].long()
+        old_state = x[rows, site].long()
         x[rows, site] = state.to(x.dtype)
         proposed = States.evaluate(target, x)
         back = self._logits(proposed, t)
-        log_ratio = back[rows, site * target.levels + before] - back.logsumexp(-1)
+        log_ratio = back[rows, site * target.levels + old_state] - back.logsumexp(-1)
         log_ratio = log_ratio - logits[rows, choice] + logits.logsumexp(-1)
         return metropolis_accept(states, proposed, t, log_ratio, u[:, 1])
 
     def _logits(self, states: States, t: float) -> Tensor:
         """log-weights of the proposals, [B, d S]; staying is none."""
-        own = F.one_hot(states.x.long(), states.target.levels).bool()
+        is_current = F.one_hot(states.x.long(), states.target.levels).bool()
         frozen = states.target.frozen_sites
-        impossible = own if frozen is None else own | frozen[..., None]
+        impossible = is_current if frozen is None else is_current | frozen[..., None]
         ratios = first_order(states) if self.gradients else states.log_ratios
         return (t * ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)

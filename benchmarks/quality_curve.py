@@ -95,12 +95,12 @@ def run(options: argparse.Namespace) -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     print_real(data, measures, options.num_samples, seeds)
     rows = []
-    first: dict[tuple[int, str], list[float]] = {}
+    first_scores: dict[tuple[int, str], list[float]] = {}
     for name, evaluations in jobs:
         try:
             sampler = make_sampler(name, module, evaluations)
             began = time.perf_counter()
-            drawn = [module.sample(options.num_samples, seed, sampler=sampler) for seed in seeds]
+            samples = [module.sample(options.num_samples, seed, sampler=sampler) for seed in seeds]
         except ValueError as error:
             print(f"{name:<40}{error}", flush=True)
             continue
@@ -111,15 +111,15 @@ def run(options: argparse.Namespace) -> None:
         row["seconds"] = (time.perf_counter() - began) / options.seeds
         line = f"{name:<40}{row['evaluations']:>6}"
         for metric, measure in measures.items():
-            scores = [measure(counts) for counts in drawn]
+            scores = [measure(counts) for counts in samples]
             row[metric] = statistics.fmean(scores)
             row[f"{metric}_std"] = statistics.stdev(scores) if len(scores) > 1 else 0.0
-            line += f"{row[metric]:>10.2f} +- {row[f'{metric}_std']:<8.2f}"
-            pairs = zip(scores, first.setdefault((evaluations, metric), scores), strict=True)
+            line += f"{row[metric]:>10.2f} ± {row[f'{metric}_std']:<8.2f}"
+            pairs = zip(scores, first_scores.setdefault((evaluations, metric), scores), strict=True)
             row[f"{metric}_paired"], row[f"{metric}_paired_se"] = paired(
-                [one - other for one, other in pairs]
+                [score - first_score for score, first_score in pairs]
             )
-            line += f"({row[f'{metric}_paired']:+.2f} +- {row[f'{metric}_paired_se']:.2f})"
+            line += f"({row[f'{metric}_paired']:+.2f} ± {row[f'{metric}_paired_se']:.2f})"
         rows.append(row)
         print(f"{line}{row['seconds']:>8.1f} s", flush=True)
     with options.out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
@@ -133,17 +133,17 @@ def print_real(
     data: CountData, measures: Mapping[str, Score], number: int, seeds: Sequence[int]
 ) -> None:
     """Print the scores of independent training images, the reference for all rows."""
-    drawn = []
+    samples = []
     for seed in seeds:
         chosen = torch.randint(
             len(data.train), (number,), generator=torch.Generator().manual_seed(seed)
         )
-        drawn.append(data.train[chosen])
+        samples.append(data.train[chosen])
     line = f"{'real training images':<46}"
     for measure in measures.values():
-        scores = [measure(counts) for counts in drawn]
+        scores = [measure(counts) for counts in samples]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        line += f"{statistics.fmean(scores):>10.2f} +- {spread:<8.2f}"
+        line += f"{statistics.fmean(scores):>10.2f} ± {spread:<8.2f}"
     print(line, flush=True)
 
 
@@ -223,13 +223,13 @@ def plot(rows: list[dict[str, Any]], metric: str, path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 5))
     for name in dict.fromkeys(row["sampler"] for row in rows):
-        own = sorted(
+        sampler_rows = sorted(
             (row for row in rows if row["sampler"] == name), key=lambda row: row["evaluations"]
         )
         axes.errorbar(
-            [row["evaluations"] for row in own],
-            [row[metric] for row in own],
-            [row[f"{metric}_std"] for row in own],
+            [row["evaluations"] for row in sampler_rows],
+            [row[metric] for row in sampler_rows],
+            [row[f"{metric}_std"] for row in sampler_rows],
             marker="o",
             markersize=3,
             label=name,

@@ -45,7 +45,7 @@ def made_up(lists: int = 1000, seed: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def judged(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, float]:
+def evaluate(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, float]:
     """Return the mean NDCG of lists of items [L, n] by scores, [N]; the last item is padding."""
     order = torch.cat([scores, scores.new_tensor([-torch.inf])])[lists].argsort(
         dim=1, descending=True, stable=True
@@ -66,20 +66,26 @@ def main() -> None:
     from sklearn.datasets import load_svmlight_file
 
     x, labels, _ = load_svmlight_file(str(options.file), query_id=True)
-    numbers, relevance, _ = found = read_ranked_lists(options.file)
-    source = RankedLists(options.file.stem, found, 0.1, 0.1, 0)
+    numbers, relevance, _ = lists_file = read_ranked_lists(options.file)
+    source = RankedLists(options.file.stem, lists_file, 0.1, 0.1, 0)
     train, validation, test = (source._lists[split] for split in ("train", "val", "test"))
-    by_one = [
-        judged(sign * numbers[:, k], relevance, test) for k in range(x.shape[1]) for sign in (1, -1)
+    single_number_scores = [
+        evaluate(sign * numbers[:, k], relevance, test)
+        for k in range(x.shape[1])
+        for sign in (1, -1)
     ]
-    print("best number of an item:", max(by_one, key=lambda one: one["ndcg_at_5"]))
+    print(
+        "best number of an item:", max(single_number_scores, key=lambda scores: scores["ndcg_at_5"])
+    )
     begun = time.process_time()
     parts = []
     for lists in (train, validation):
-        kept = lists < len(labels)
-        rows = lists[kept].numpy()
+        is_item = lists < len(labels)
+        rows = lists[is_item].numpy()
         parts.append(
-            lightgbm.Dataset(x[rows], labels[rows], group=kept.sum(1).numpy(), free_raw_data=False)
+            lightgbm.Dataset(
+                x[rows], labels[rows], group=is_item.sum(1).numpy(), free_raw_data=False
+            )
         )
     settings = {
         "objective": "lambdarank",
@@ -93,10 +99,10 @@ def main() -> None:
     stop = lightgbm.early_stopping(50, verbose=False)
     trees = lightgbm.train(settings, parts[0], options.rounds, parts[1:], callbacks=[stop])
     seconds = time.process_time() - begun
-    own = torch.from_numpy(np.asarray(trees.predict(x)))
+    predictions = torch.from_numpy(np.asarray(trees.predict(x)))
     print(
         f"LightGBM, {trees.best_iteration} trees, {seconds:.1f} CPU s:",
-        judged(own, relevance, test),
+        evaluate(predictions, relevance, test),
     )
 
 

@@ -66,13 +66,13 @@ def sources(seed: int, packages: list[str] | None = None) -> Iterator[tuple[Path
 
 def tokens(number: int, seed: int) -> dict[str, Array]:
     """Return [N, D] with package and kind."""
-    kept = [*_SIGNS, *(word for word in keyword.kwlist if word.islower()), *_NAMES]
+    vocabulary = [*_SIGNS, *(word for word in keyword.kwlist if word.islower()), *_NAMES]
     rows = []
     packages = []
     kinds = []
     for path, text in sources(seed, _PACKAGES):
-        found = Counter(_TOKEN.findall(text))
-        rows.append([found[word] for word in kept])
+        occurrences = Counter(_TOKEN.findall(text))
+        rows.append([occurrences[word] for word in vocabulary])
         packages.append(path.parts[0])
         kinds.append("tests" if any("test" in part for part in path.parts[1:]) else "source")
         if len(rows) == number:
@@ -82,12 +82,12 @@ def tokens(number: int, seed: int) -> dict[str, Array]:
 
 def opcodes(number: int, seed: int) -> dict[str, Array]:
     """Return [N, 60]."""
-    return _frequent(_functions(seed), number, 60)
+    return _most_frequent(_functions(seed), number, 60)
 
 
 def words(number: int, seed: int) -> dict[str, Array]:
     """Return [N, 200]."""
-    return _frequent(_documents(seed), number, 200)
+    return _most_frequent(_documents(seed), number, 200)
 
 
 def _functions(seed: int) -> Iterator[Counter[str]]:
@@ -112,21 +112,23 @@ def _documents(seed: int) -> Iterator[Counter[str]]:
         except (SyntaxError, ValueError):
             continue
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        said = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
-        yield Counter(re.findall(r"[a-z]{2,}", " ".join(said).lower()))
+        docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+        yield Counter(re.findall(r"[a-z]{2,}", " ".join(docstrings).lower()))
 
 
-def _frequent(samples: Iterator[Counter[str]], number: int, most: int) -> dict[str, Array]:
+def _most_frequent(
+    samples: Iterator[Counter[str]], number: int, num_words: int
+) -> dict[str, Array]:
     """Count what occurs in the most samples, with one file at a time."""
-    kept = []
+    selected = []
     for sample in samples:
         if sum(sample.values()) >= _FEWEST:
-            kept.append(sample)
-        if len(kept) == number:
+            selected.append(sample)
+        if len(selected) == number:
             break
-    often = Counter(word for sample in kept for word in sample)
-    names = [word for word, _ in often.most_common(most)]
-    return _table([[sample[name] for name in names] for sample in kept])
+    frequencies = Counter(word for sample in selected for word in sample)
+    names = [word for word, _ in frequencies.most_common(num_words)]
+    return _table([[sample[name] for name in names] for sample in selected])
 
 
 def _table(rows: list[list[int]]) -> dict[str, Array]:
@@ -143,11 +145,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("path", type=Path, help="of the .npz to write")
     parser.add_argument("--number", type=int, default=4500, help="of samples")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(argv)
-    arrays = makers[given.kind](given.number, given.seed)
-    np.savez_compressed(given.path, **arrays)  # type: ignore[arg-type]
+    options = parser.parse_args(argv)
+    arrays = makers[options.kind](options.number, options.seed)
+    np.savez_compressed(options.path, **arrays)  # type: ignore[arg-type]
     x = arrays["counts"]
-    print(f"{given.path}: {list(x.shape)}, largest {x.max()}, zeros {(x == 0).mean():.2f}")
+    print(f"{options.path}: {list(x.shape)}, largest {x.max()}, zeros {(x == 0).mean():.2f}")
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ class ReferenceTraining:
         loss.backward()
         self.optimizer.step()
         with torch.no_grad():
-            for mine, its in zip(self.average, self.network.parameters(), strict=True):
-                mine.sub_(1e-4 * (mine - its))
+            for average, weight in zip(self.average, self.network.parameters(), strict=True):
+                average.sub_(1e-4 * (average - weight))
         return loss.detach()
 
 

@@ -32,8 +32,8 @@ def cells(random: np.random.Generator, number: int = 3600) -> dict[str, Array]:
     depth = random.lognormal(0.0, 0.45, number)
     mean = np.exp(base + effects[kind]) * depth[:, None]
     concentration = np.exp(random.normal(0.4, 0.5, _GENES))
-    seen = random.random((number, _GENES)) > 0.6 / (1 + np.exp(0.8 * (np.log(mean) - 0.5)))
-    counts = random.poisson(random.gamma(concentration, mean / concentration)) * seen
+    is_detected = random.random((number, _GENES)) > 0.6 / (1 + np.exp(0.8 * (np.log(mean) - 0.5)))
+    counts = random.poisson(random.gamma(concentration, mean / concentration)) * is_detected
     return {"counts": counts, "labels": np.array([f"type {letter}" for letter in "ABCDEF"])[kind]}
 
 
@@ -42,13 +42,16 @@ def treated(random: np.random.Generator, number: int = 4800) -> dict[str, Array]
     base = random.normal(0.3, 1.5, _GENES)
     effects = random.normal(0, 1.1, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.35)
     program = random.normal(0, 0.8, _GENES) * (random.random(_GENES) < 0.4)
-    own = random.normal(0, 0.3, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.1)
-    response = random.uniform(0.8, 1.2, (_TYPES, 1)) * program + own
-    of_donor = random.normal(0, 0.2, (4, _GENES))
-    kind, donor, treated = (random.integers(0, many, number) for many in (_TYPES, 4, 2))
+    type_effects = random.normal(0, 0.3, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.1)
+    response = random.uniform(0.8, 1.2, (_TYPES, 1)) * program + type_effects
+    donor_effects = random.normal(0, 0.2, (4, _GENES))
+    kind, donor, treated = (
+        random.integers(0, number_of_values, number) for number_of_values in (_TYPES, 4, 2)
+    )
     depth = random.lognormal(0.0, 0.45, (number, 1))
     mean = (
-        np.exp(base + effects[kind] + of_donor[donor] + treated[:, None] * response[kind]) * depth
+        np.exp(base + effects[kind] + donor_effects[donor] + treated[:, None] * response[kind])
+        * depth
     )
     concentration = np.exp(random.normal(0.4, 0.5, _GENES))
     counts = random.poisson(random.gamma(concentration, mean / concentration))
@@ -100,10 +103,10 @@ def spikes(random: np.random.Generator, number: int = 4000, bins: int = 64) -> d
     )
     onset = random.uniform(0, bins, (number, 1))
     height = random.gamma(1.5, 9.0, (number, 1))
-    after = np.clip(time - onset, 0, None)
+    elapsed = np.clip(time - onset, 0, None)
     burst = (
         height
-        * np.where(time >= onset, np.exp(-after / 3.0), 0.0)
+        * np.where(time >= onset, np.exp(-elapsed / 3.0), 0.0)
         * (random.random((number, 1)) < 0.4)
     )
     return {"counts": random.poisson(rate + burst)}
@@ -121,12 +124,12 @@ def detectors(
         height = random.gamma(1.2, 14.0, (number, 1, 1))
         delay = np.array([0.0, 4.0, 9.0])[:, None]
         share = np.array([1.0, 0.5, 0.2])[:, None]
-        after = time - onset - delay
+        elapsed = time - onset - delay
         rate += (
             height
             * share
-            * np.exp(-np.clip(after, 0, None) / 7.0)
-            * (after >= 0)
+            * np.exp(-np.clip(elapsed, 0, None) / 7.0)
+            * (elapsed >= 0)
             * (random.random(onset.shape) < 0.6)
         )
     return {"counts": random.poisson(rate)}
@@ -168,8 +171,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--number", type=int, default=None, help="of samples")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    given = {} if options.number is None else {"number": options.number}
-    arrays = MAKERS[options.kind](np.random.default_rng(options.seed), **given)
+    arguments = {} if options.number is None else {"number": options.number}
+    arrays = MAKERS[options.kind](np.random.default_rng(options.seed), **arguments)
     np.savez_compressed(options.path, **arrays)  # type: ignore[arg-type]
     counts = arrays["counts"]
     print(

@@ -55,10 +55,10 @@ def write_inception_weights(path: Path, seed: int = 0) -> None:
     """Write weights for torch-fidelity's Inception, He-initialised for features of size O(1)."""
     from torch_fidelity import FeatureExtractorInceptionV3, feature_extractor_inceptionv3
 
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
 
     def keep(module: nn.Module, _: object) -> None:
-        found.update(nn.Module.state_dict(module))
+        weights.update(nn.Module.state_dict(module))
 
     with (
         torch.random.fork_rng(devices=[]),
@@ -69,10 +69,10 @@ def write_inception_weights(path: Path, seed: int = 0) -> None:
     ):
         torch.manual_seed(seed)
         FeatureExtractorInceptionV3("inception-v3-compat", ["2048"])
-        for name, value in found.items():
+        for name, value in weights.items():
             if name.endswith("conv.weight"):
                 nn.init.kaiming_normal_(value)
-    torch.save(found, path)
+    torch.save(weights, path)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -109,12 +109,12 @@ def main(argv: list[str] | None = None) -> None:
         extractor = Ready(fake, logits)
         accumulators = ImageScores(extractor.to(device), total, scores, reference)
 
-        def rest(accumulators: ImageScores = accumulators) -> dict[str, float]:
+        def score_features(accumulators: ImageScores = accumulators) -> dict[str, float]:
             accumulators.reset()
             accumulators.update({"samples": counts}, indices)
             return accumulators.compute()
 
-        cases[f"rest: {', '.join(scores)}"] = rest
+        cases[f"rest: {', '.join(scores)}"] = score_features
     timings = {
         name: summary(seconds) for name, seconds in interleaved(cases, repetitions, device).items()
     }

@@ -93,9 +93,9 @@ def jobs(
     return list(trainings.values()), samplings
 
 
-def _suffix(given: Sequence[str]) -> str:
+def _suffix(settings: Sequence[str]) -> str:
     """Return a suffix of directories, so that rehearsals do not overwrite a table."""
-    return f"_{hashlib.sha256(' '.join(given).encode()).hexdigest()[:6]}" if given else ""
+    return f"_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:6]}" if settings else ""
 
 
 def run(job: Job) -> None:
@@ -143,17 +143,19 @@ def main(arguments: list[str] | None = None) -> None:
     run_command(_run, parser, arguments)
 
 
-def _run(given: argparse.Namespace) -> None:
-    table = read_table(given.table)
+def _run(options: argparse.Namespace) -> None:
+    table = read_table(options.table)
     try:
-        trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
+        trainings, samplings = jobs(
+            options.table, table, options.runs_dir, options.train, options.sample
+        )
         "\n".join(lines(table, samplings))  # what it lacks is said before anything runs
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"{given.table} is no table of trainings and rows: {summary(error)}"
+            f"{options.table} is no table of trainings and rows: {summary(error)}"
         ) from None
     for job in (*trainings, *samplings):
-        if given.plan:
+        if options.plan:
             state = "to do" if job.values() is None else "done "
             print(f"{state} {job.program} {' '.join(job.settings)}")
         else:

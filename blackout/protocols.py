@@ -317,4 +317,6 @@ def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
         UserError: another option.
     """
     for name in request:
-        refuse(name not in (*options, "num_samples"), f"{name}: no such option")
+        allowed = f"one of {', '.join(options)}" if options else "it has none"
+        message = f"{name}: no such setting of this model's sampling; {allowed}"
+        refuse(name not in (*options, "num_samples"), message)

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-from blackout.config.choices import choices, describe, groups
+from blackout.config.choices import describe_choice, list_choices, list_groups
 from blackout.errors import CommandParser, did_you_mean, refuse, run_command
 from blackout.files import CONF
 
@@ -38,10 +38,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def print_groups(conf: Path = CONF) -> None:
     """Print a line for every group of a configuration folder with the names of its choices."""
-    for group in groups(conf):
+    for group in list_groups(conf):
         print(
             textwrap.fill(
-                ", ".join(choices(group, conf)),
+                ", ".join(list_choices(group, conf)),
                 WIDTH,
                 initial_indent=f"{group:<{GROUP_WIDTH}} ",
                 subsequent_indent=" " * (GROUP_WIDTH + 1),
@@ -59,13 +59,13 @@ def print_choices(group: str, conf: Path = CONF) -> None:
         UserError: there is no such group.
     """
     check_group(group, conf)
-    group_choices = choices(group, conf)
+    group_choices = list_choices(group, conf)
     column = max(len(f"{group}={choice}") for choice in group_choices) + 2
     for choice in group_choices:
         name = f"{group}={choice}"
         print(
             textwrap.fill(
-                describe(group, choice, conf) or "see the file",
+                describe_choice(group, choice, conf) or "see the file",
                 WIDTH,
                 initial_indent=f"{name:<{column}}",
                 subsequent_indent=" " * column,
@@ -82,7 +82,7 @@ def print_settings(group: str, choice: str, conf: Path = CONF) -> None:
         UserError: there is no such group or choice.
     """
     check_group(group, conf)
-    names = choices(group, conf)
+    names = list_choices(group, conf)
     refuse(
         choice not in names,
         f"{group}={choice}: no such choice{did_you_mean(choice, names)}; "
@@ -93,7 +93,7 @@ def print_settings(group: str, choice: str, conf: Path = CONF) -> None:
 
 def check_group(group: str, conf: Path = CONF) -> None:
     """Raise UserError unless a configuration folder has a group."""
-    names = groups(conf)
+    names = list_groups(conf)
     refuse(
         group not in names,
         f"{group}: no such group{did_you_mean(group, names)}; one of {', '.join(names)}",

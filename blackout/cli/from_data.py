@@ -155,7 +155,7 @@ def _compose_settings(
     unknown = sorted(overrides.keys() - (config.keys() - PROGRAM_SETTINGS))
     if unknown:
         components = [str(name) for name, part in config.items() if _is_component(part)]
-        raise UserError(f"{unknown[0]}: no such option; components are {', '.join(components)}")
+        raise UserError(f"{unknown[0]}: no such setting; components are {', '.join(components)}")
     OmegaConf.set_struct(config, False)
     config.dataset = None  # recipes may set part of one; here the data are given
     for name, value in overrides.items():

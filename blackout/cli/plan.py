@@ -96,38 +96,38 @@ def plan(
 
     # 3. The table.
     nfe = family.draw(model, {}).nfe
-    num_images = max_steps * accumulate * batch_size
+    num_training_samples = max_steps * accumulate * batch_size
     training_time = timedelta(seconds=round(seconds * max_steps * accumulate))
     memory = (
         f"{si_number(state_bytes(model))}B for weights, gradients, moments and average, and about "
         f"{si_number(activations * device_batch_size)}B of activations per device of "
-        f"{device_batch_size} images (both in 32 bit)"
+        f"{device_batch_size} samples (both in 32 bit)"
     )
     if probe.peak_bytes:
         memory += f"; the probe's peak was {si_number(probe.peak_bytes)}B"
     if problem:
         memory += f"; it does not fit here: {problem}"
     length = (
-        f"{max_steps:,} steps of {accumulate * batch_size:,} images on {trainer.world_size} "
-        f"device(s): {num_images:,} images"
+        f"{max_steps:,} steps of {accumulate * batch_size:,} samples on {trainer.world_size} "
+        f"device(s): {num_training_samples:,} samples"
     )
     size = data_module.source.size("train")
     if size:
-        length += f", {num_images / size:,.1f} epochs"
+        length += f", {num_training_samples / size:,.1f} epochs"
     lines = {
         "parameters": f"{num_parameters(model):,}",
-        "work": f"{si_number(flops)}FLOP per image and network evaluation; "
-        f"{si_number(training_flops)}FLOP per image of training, "
-        f"{si_number(training_flops * num_images)}FLOP in all; "
-        f"{si_number(flops * nfe)}FLOP per sample of {nfe} evaluations",
+        "work": f"{si_number(flops)}FLOP per sample and network evaluation; "
+        f"{si_number(training_flops)}FLOP per training sample, "
+        f"{si_number(training_flops * num_training_samples)}FLOP in all; "
+        f"{si_number(flops * nfe)}FLOP to draw a sample in {nfe} evaluations",
         "memory": memory,
         "data": str(data_module.source),
         "length": length,
-        "time": f"{training_time} of training at {batch_size / seconds:,.1f} images/s "
+        "time": f"{training_time} of training at {batch_size / seconds:,.1f} samples/s "
         f"({method}; validation, previews and scores come on top)",
     }
     if is_scoring_samples(config):
-        total_flops = training_flops * num_images
+        total_flops = training_flops * num_training_samples
         lines["scores"] = describe_score_cost(config, model, family, flops, total_flops)
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")

@@ -19,7 +19,7 @@ from blackout.cli.provenance import data_hashes, provenance
 from blackout.cli.sweeps import sweeping
 from blackout.comparisons import compared_with_baselines, num_compared
 from blackout.config.allowed_components import component_from_file
-from blackout.config.choices import choices, load_choice
+from blackout.config.choices import list_choices, load_choice
 from blackout.config.compose import compose
 from blackout.config.descriptions import fill_statistics
 from blackout.config.instantiate import instantiate
@@ -233,7 +233,7 @@ def find_dataset_choice(dataset: Any) -> str | None:
     """
     if not isinstance(dataset, Mapping):
         return None
-    for choice in choices("dataset"):
+    for choice in list_choices("dataset"):
         if load_choice("dataset", choice).get("_target_") == dataset.get("_target_"):
             return choice
     return None
@@ -241,7 +241,7 @@ def find_dataset_choice(dataset: Any) -> str | None:
 
 def recipe_scores(dataset: str | None) -> Any:
     """Return the scores that conf/recipe/blackout/<dataset>.yaml chooses; None for none."""
-    if f"blackout/{dataset}" not in choices("recipe"):
+    if f"blackout/{dataset}" not in list_choices("recipe"):
         return None
     metrics = compose("train", [f"dataset={dataset}"]).metrics
     return None if metrics is None else OmegaConf.to_container(metrics)

@@ -12,11 +12,11 @@ PROGRAMS = ("train", "sample")
 DIVIDED_GROUPS = ("experiment", "recipe", "task")  # whose choices are in folders
 
 
-def groups(conf: Path = CONF) -> list[str]:
-    """Names of all groups in a configuration folder, such as `sampler` and `sampler/grid`.
+def list_groups(conf: Path = CONF) -> list[str]:
+    """Return the names of all groups in a configuration folder, such as `sampler/grid`.
 
     Folders that only divide a group into papers or families (`experiment/blackout`) are not groups
-    of their own: `choices` lists what they contain.
+    of their own: `list_choices` lists what they contain.
     """
     folders = {file.parent.relative_to(conf) for file in conf.rglob("*.yaml")}
     names = {
@@ -27,15 +27,15 @@ def groups(conf: Path = CONF) -> list[str]:
     return sorted(names)
 
 
-def choices(group: str, conf: Path = CONF) -> list[str]:
-    """Names of the choices of a group; `blackout/table1` is one in a folder of the group."""
+def list_choices(group: str, conf: Path = CONF) -> list[str]:
+    """Return the choices of a group; one in a folder of the group is `blackout/table1`, say."""
     folder = conf / group
     files = folder.rglob("*.yaml") if _is_divided(group) else folder.glob("*.yaml")
     return sorted(str(file.relative_to(folder).with_suffix("")) for file in files)
 
 
-def describe(group: str, choice: str, conf: Path = CONF) -> str:
-    """The first comment of a choice's file, in one line; empty if there is none."""
+def describe_choice(group: str, choice: str, conf: Path = CONF) -> str:
+    """Return the first comment of a choice's file, in one line; empty if there is none."""
     comment: list[str] = []
     for line in (conf / group / f"{choice}.yaml").read_text(encoding="utf-8").splitlines():
         if line.startswith("# @package"):
@@ -47,7 +47,7 @@ def describe(group: str, choice: str, conf: Path = CONF) -> str:
 
 
 def load_choice(group: str, choice: str, conf: Path = CONF) -> dict[str, object]:
-    """The settings in a choice's own file, without those of the choices in its defaults list."""
+    """Return the settings in a choice's own file, without those of its defaults list."""
     content = yaml.safe_load((conf / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
     return {name: value for name, value in content.items() if name != "defaults"}
 

@@ -18,7 +18,7 @@ from blackout.files import CONF
 
 
 @contextmanager
-def configuration_folder() -> Iterator[None]:
+def initialized_hydra() -> Iterator[None]:
     """Initialise Hydra on conf/ inside, and restore the state of a running job afterwards."""
     state = Singleton.get_state()
     GlobalHydra.instance().clear()
@@ -40,12 +40,12 @@ def compose(program: str, words: Sequence[str], folders: Sequence[str] = ()) -> 
     Raises:
         HydraException: the words name a choice or a setting that does not exist.
     """
-    with configuration_folder():
-        return hydra.compose(program, [*words, *search_path(folders)])
+    with initialized_hydra():
+        return hydra.compose(program, [*words, *search_path_overrides(folders)])
 
 
-def search_path(folders: Sequence[str]) -> list[str]:
-    """The override that adds configuration folders to Hydra's search path; none for no folders."""
+def search_path_overrides(folders: Sequence[str]) -> list[str]:
+    """Return the override that adds configuration folders to Hydra's search path, if any."""
     addresses = ",".join(f"'file://{Path(folder).absolute()}'" for folder in folders)
     return [f"hydra.searchpath=[{addresses}]"] if folders else []
 
@@ -56,7 +56,7 @@ def _find_component(config: DictConfig, setting: str) -> DictConfig | None:
     return part if isinstance(part, DictConfig) and "_target_" in part else None
 
 
-def import_problem(config: DictConfig, setting: str) -> str:
+def explain_import_error(config: DictConfig, setting: str) -> str:
     """Return why the component at a dotted name cannot be imported; empty if it can, or is none."""
     part = _find_component(config, setting)
     if part is None:
@@ -68,8 +68,8 @@ def import_problem(config: DictConfig, setting: str) -> str:
     return ""
 
 
-def component_arguments(config: DictConfig, setting: str) -> dict[str, inspect.Parameter]:
-    """Return the arguments of the component at a dotted name; none if there is no component."""
+def component_parameters(config: DictConfig, setting: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of the component at a dotted name; none if there is no component."""
     part = _find_component(config, setting)
     if part is None:
         return {}

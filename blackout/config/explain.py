@@ -20,17 +20,17 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from blackout.config.choices import choices, groups
+from blackout.config.choices import list_choices, list_groups
 from blackout.config.compose import (
-    component_arguments,
-    configuration_folder,
-    import_problem,
-    search_path,
+    component_parameters,
+    explain_import_error,
+    initialized_hydra,
+    search_path_overrides,
 )
 from blackout.errors import CommandParser, UserError, did_you_mean, refuse
 from blackout.version import install_command
 
-QUOTES = (
+QUOTING_ADVICE = (
     "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: "
     "'dataset.path=\"/data/my file.npy\"'"
 )
@@ -53,7 +53,7 @@ ALIASES = {
     "lr_scheduler": ("lr_schedule",),
 }
 # arguments of Lightning's Trainer that are set in another way here
-INSTEAD = {
+TRAINER_REPLACEMENTS = {
     "trainer.max_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
     "trainer.min_epochs": "lengths are in optimiser steps: trainer.max_steps=...",
     "trainer.fast_dev_run": "debug=fast takes a few steps of everything",
@@ -64,7 +64,7 @@ SEARCH_PATH = "hydra.searchpath"
 MAX_LISTED = 30  # choices that fit into one message
 LOOKUP = re.compile(r"\$\{(\w+)\.\$\{(\w+)\}.*\}")  # ${table.${setting}}, a row of a table
 SIMILARITY = 0.6  # of 1, from which a name is suggested
-# groups that decide which other groups there are
+# groups that decide which other groups there are, and so are checked first
 FIRST_GROUPS = ("family", "experiment", "recipe")
 
 
@@ -78,7 +78,7 @@ class CommandLine:
 
 
 # what Hydra's flag --info shows
-INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+INFO_CHOICES = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def parse_command_line(words: Sequence[str]) -> CommandLine:
@@ -136,7 +136,7 @@ def _flags_parser() -> CommandParser:
     ):
         parser.add_argument(*flags)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    parser.add_argument("--info", "-i", nargs="?", choices=INFORMATION)
+    parser.add_argument("--info", "-i", nargs="?", choices=INFO_CHOICES)
     return parser
 
 
@@ -156,7 +156,7 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
         try:
             override = parser.parse_override(word)
         except HydraException:
-            return f"{word} cannot be understood: {QUOTES}"
+            return f"{word} cannot be understood: {QUOTING_ADVICE}"
         if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
             continue  # names choices that exist, or none
         values[word] = [word]
@@ -168,23 +168,25 @@ def explain(error: Exception, program: str, words: Sequence[str]) -> str:
                     f"a list is {name}=[{value}], text is '{name}=\"{value}\"'"
                 )
             values[word] = [f"{name}={text}" for text in override.sweep_string_iterator()]
-    with configuration_folder():
+    with initialized_hydra():
         for job in _jobs(values):
             overrides = [(word, parser.parse_override(word)) for word in job]
             paths = [word for word, override in overrides if override.key_or_group == SEARCH_PATH]
             assignments = [pair for pair in overrides if pair[1].key_or_group != SEARCH_PATH]
-            if mistake := _find_mistake(program, assignments, [*search_path(line.folders), *paths]):
+            if mistake := _find_mistake(
+                program, assignments, [*search_path_overrides(line.folders), *paths]
+            ):
                 return mistake
     return f"this command line cannot be understood: {_one_line(error)}"
 
 
 def _jobs(values: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
     """Yield command lines with every value of a sweep once; the other words have their first."""
-    first = {word: alternatives[0] for word, alternatives in values.items()}
-    yield [*first.values()]
+    first_values = {word: alternatives[0] for word, alternatives in values.items()}
+    yield [*first_values.values()]
     for word, alternatives in values.items():
         for alternative in alternatives[1:]:
-            yield [*(first | {word: alternative}).values()]
+            yield [*(first_values | {word: alternative}).values()]
 
 
 def explain_values(config: DictConfig) -> str:
@@ -208,66 +210,72 @@ def explain_values(config: DictConfig) -> str:
 
 
 def _find_mistake(
-    program: str, overrides: Sequence[tuple[str, Override]], further: Sequence[str]
+    program: str, overrides: Sequence[tuple[str, Override]], search_path: Sequence[str]
 ) -> str:
-    """Blame one of the words; empty if none can be blamed."""
+    """Return what is wrong with one of the words; empty if none can be blamed.
+
+    Args:
+        program: train or sample.
+        overrides: the words, as typed and parsed.
+        search_path: overrides that add configuration folders.
+    """
     group_words: list[str] = []
     settings: list[tuple[str, Override]] = []
     for word, override in sorted(
         overrides, key=lambda pair: pair[1].key_or_group not in FIRST_GROUPS
     ):
-        options = _options(override.key_or_group, program, further)
+        options = _list_all_choices(override.key_or_group, program, search_path)
         if not options:
             settings.append((word, override))
             continue
-        if mistake := _wrong_choice(override, options):
+        if mistake := _explain_choice(override, options):
             return mistake
         group_words.append(word)
     # Composing takes a quarter of a second: all words together, and one by one only if they fail.
-    if _composition_error(program, [*group_words, *further]):
+    if _composition_error(program, [*group_words, *search_path]):
         for number, word in enumerate(group_words):
-            before = group_words[:number]
-            if error := _composition_error(program, [*before, word, *further]):
+            earlier_words = group_words[:number]
+            if error := _composition_error(program, [*earlier_words, word, *search_path]):
                 return (
-                    _no_recipe(word, before)
-                    or _group_of_others(word, error, program, before, further)
+                    _explain_missing_recipe(word, earlier_words)
+                    or _explain_foreign_group(word, error, program, earlier_words, search_path)
                     or f"{word} does not fit the other choices: {_one_line(error)}"
                 )
-    config = hydra.compose(program, [*group_words, *further])
+    config = hydra.compose(program, [*group_words, *search_path])
     for _, override in settings:
-        if mistake := _wrong_key(override, config, program, further):
+        if mistake := _explain_key(override, config, program, search_path):
             return mistake
-    if _composition_error(program, [*group_words, *(word for word, _ in settings), *further]):
+    if _composition_error(program, [*group_words, *(word for word, _ in settings), *search_path]):
         for word, _ in settings:
-            if error := _composition_error(program, [*group_words, word, *further]):
+            if error := _composition_error(program, [*group_words, word, *search_path]):
                 return f"{word}: {_one_line(error)}"
     return explain_values(config)
 
 
-def _group_of_others(
-    word: str, error: Exception, program: str, words: Sequence[str], further: Sequence[str]
+def _explain_foreign_group(
+    word: str, error: Exception, program: str, words: Sequence[str], search_path: Sequence[str]
 ) -> str:
-    """Say whose group a word chooses from, if the chosen family or the program lacks the group.
+    """Return which family or program has a group that the chosen ones lack; empty if they have it.
 
     Args:
         word: that chooses from the group.
         error: what Hydra raises for it.
         program: train or sample.
         words: before it.
-        further: words of the search path.
+        search_path: overrides that add configuration folders.
     """
     group, _, choice = word.partition("=")
     if not isinstance(error, ConfigCompositionException) or "@" in group:
         return ""
-    config = hydra.compose(program, [*words, *further], return_hydra_config=True)
+    config = hydra.compose(program, [*words, *search_path], return_hydra_config=True)
     packaged = [name for name in config.hydra.runtime.choices if name.startswith(f"{group}@")]
     if packaged:
         names = " and ".join(packaged)
         return f"{word}: this group is {names} here, such as {packaged[0]}={choice}"
     families = [
         f"family={family}"
-        for family in choices("family")
-        if _composition_error("train", [f"family={family}", word, *further]) is None
+        for family in list_choices("family")
+        if _composition_error("train", [f"family={family}", word, *search_path]) is None
     ]
     if program == "sample":
         return f"{word}: {group} is a group of train.py, not of sample.py" if families else ""
@@ -275,7 +283,7 @@ def _group_of_others(
         family = next((w for w in words if w.startswith("family=")), "family=blackout")
         owners = " or ".join(families)
         return f"{word} is not for {family}, but for {owners}: add it to the command"
-    if _composition_error("sample", [word, *further]) is None:
+    if _composition_error("sample", [word, *search_path]) is None:
         return f"{word}: {group} is a group of sample.py, not of train.py"
     return ""
 
@@ -294,106 +302,116 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
 
 
-def _no_recipe(word: str, words: Sequence[str]) -> str:
+def _explain_missing_recipe(word: str, words: Sequence[str]) -> str:
     """Return which families have a recipe for a dataset, if the chosen one has none; else empty."""
     key, _, dataset = word.partition("=")
     values = dict(override.partition("=")[::2] for override in words)
     family = values.get("family", "blackout")
-    recipes = choices("recipe")
+    recipes = list_choices("recipe")
     if (
         key != "dataset"
         or f"{family}/{dataset}" in recipes
         or {"experiment", "recipe"} & values.keys()
     ):
         return ""
-    families = [name for name in choices("family") if f"{name}/{dataset}" in recipes]
+    families = [name for name in list_choices("family") if f"{name}/{dataset}" in recipes]
     if families:
         return f"{word} is not for family={family}, but for family={' or family='.join(families)}"
     return f"{word}: there is no recipe for it; recipe={family}/none trains on any dataset"
 
 
-def _options(key: str, program: str, further: Sequence[str]) -> list[str]:
-    """Return the choices of a group, also of the user and of plugins; none for other settings."""
+def _list_all_choices(key: str, program: str, search_path: Sequence[str]) -> list[str]:
+    """Return the choices of a group with those of users and plugins; none for other settings."""
     group = key.partition("@")[0]
     loader = GlobalHydra.instance().config_loader()
-    listed = loader.get_group_options(group, config_name=program, overrides=list(further))
-    return sorted({*listed, *choices(group)})
+    hydra_choices = loader.get_group_options(
+        group, config_name=program, overrides=list(search_path)
+    )
+    return sorted({*hydra_choices, *list_choices(group)})
 
 
-def _wrong_choice(override: Override, listed: Sequence[str]) -> str:
-    """Return what is wrong with the choice of a group; empty if it exists."""
+def _explain_choice(override: Override, choices: Sequence[str]) -> str:
+    """Return what is wrong with the choice that a word makes; empty if it exists.
+
+    Args:
+        override: the parsed word.
+        choices: of its group.
+    """
     group = override.key_or_group.partition("@")[0]
     if override.type is OverrideType.DEL:
         return ""
     value = override.value()
     for name in value if isinstance(value, list) else [value]:
         text = str(name)
-        below = [
-            choice.removeprefix(f"{text}/") for choice in listed if choice.startswith(f"{text}/")
+        choices_inside = [
+            choice.removeprefix(f"{text}/") for choice in choices if choice.startswith(f"{text}/")
         ]
-        if below and text not in listed:
-            return f"{group}={text}: which of these? Add a slash and one of {', '.join(below)}"
-        if text not in listed:
+        if choices_inside and text not in choices:
+            return f"{group}={text} is a folder: add a slash and one of {', '.join(choices_inside)}"
+        if text not in choices:
             extra = f": {install_command('slurm')}" if "submitit" in text else ""
-            described = f"`blackout choices {group}` says what each is"
-            allowed = described
-            if len(listed) <= MAX_LISTED:
-                allowed = f"one of {', '.join(listed)}; {described}"
-            suggestion = _same_choice_elsewhere(text) or did_you_mean(text, list(listed))
+            advice = f"`blackout choices {group}` says what each is"
+            allowed = advice
+            if len(choices) <= MAX_LISTED:
+                allowed = f"one of {', '.join(choices)}; {advice}"
+            suggestion = _suggest_other_group(text) or did_you_mean(text, list(choices))
             return f"{group}={text}: no such choice{extra}{suggestion}; {allowed}"
     return ""
 
 
-def _same_choice_elsewhere(choice: str) -> str:
+def _suggest_other_group(choice: str) -> str:
     """Return a suggestion of another group with a choice of this name; empty if none has."""
-    for group in groups():
-        if choice in choices(group):
+    for group in list_groups():
+        if choice in list_choices(group):
             return f" (did you mean {group}={choice}?)"
     return ""
 
 
-def _wrong_key(override: Override, config: DictConfig, program: str, further: Sequence[str]) -> str:
-    """Return what is wrong with the name of a setting; empty if it can be set like this."""
+def _explain_key(
+    override: Override, config: DictConfig, program: str, search_path: Sequence[str]
+) -> str:
+    """Return what is wrong with the setting that a word names; empty if it can be set like this."""
     key = override.key_or_group
     exists = _has_key(config, key)
     if override.type in (OverrideType.CHANGE, OverrideType.DEL) and not exists:
-        if key in INSTEAD:
-            return f"{key}: {INSTEAD[key]}"
+        if key in TRAINER_REPLACEMENTS:
+            return f"{key}: {TRAINER_REPLACEMENTS[key]}"
         parent, _, name = key.rpartition(".")
-        if problem := import_problem(config, parent):
+        if problem := explain_import_error(config, parent):
             return problem
-        if name in component_arguments(config, parent):
+        if name in component_parameters(config, parent):
             return f"{key} is not listed in the choice's YAML: +{override.input_line} sets it"
-        own_names = list(dict.fromkeys(_all_keys(config)))
-        names = own_names if parent else own_names + groups()
+        config_keys = list(dict.fromkeys(_all_keys(config)))
+        names = config_keys if parent else config_keys + list_groups()
         similar = find_similar(key, names)
-        owner, other_key = _key_of_others(key, config, program, further)
-        if other_key == key and not similar.endswith(f".{name}"):
-            return f"{key}: no such option here, but one of {owner}"
-        own_likeness = _likeness(key, similar)
-        other_likeness = _likeness(key, other_key)
-        is_nearer = other_likeness > own_likeness or (
-            other_likeness == own_likeness and similar not in own_names
+        owner, foreign_key = _find_foreign_key(key, config, program, search_path)
+        if foreign_key == key and not similar.endswith(f".{name}"):
+            return f"{key} is only a setting of {owner}: omit it"
+        own_similarity = _similarity(key, similar)
+        foreign_similarity = _similarity(key, foreign_key)
+        is_nearer = foreign_similarity > own_similarity or (
+            foreign_similarity == own_similarity and similar not in config_keys
         )
-        if other_key and is_nearer and not similar.endswith(f".{name}"):
-            return f"{key}: no such option (did you mean {other_key}, of {owner}?)"
-        return f"{key}: no such option{suggest_key(key, names)}"
+        if foreign_key and is_nearer and not similar.endswith(f".{name}"):
+            return f"{key}: no such setting (did you mean {foreign_key}, of {owner}?)"
+        return f"{key}: no such setting{suggest_key(key, names)}"
     if override.type is OverrideType.ADD and exists:
         return f"{key} is a setting already: leave out the +"
     return ""
 
 
-def _likeness(key: str, name: str) -> float:
+def _similarity(key: str, name: str) -> float:
+    """Return how similar a wrong key is to a name, from 0 to 1, which aliases have too."""
     last = key.lower().rpartition(".")[2]
     if name.rpartition(".")[2] in ALIASES.get(last, (last,)):
         return 1.0
     return difflib.SequenceMatcher(None, key, name).ratio() if name else 0.0
 
 
-def _key_of_others(
-    key: str, config: DictConfig, program: str, further: Sequence[str]
+def _find_foreign_key(
+    key: str, config: DictConfig, program: str, search_path: Sequence[str]
 ) -> tuple[str, str]:
-    """Return the families or the program that have a setting, or a similar one, and its name.
+    """Return which other families or program have a setting, or a similar one, and its name.
 
     Both are empty if none has.
 
@@ -401,29 +419,29 @@ def _key_of_others(
         key: the wrong name.
         config: in which it is wrong; other choices of its own family are no suggestions.
         program: train or sample.
-        further: words of the search path.
+        search_path: overrides that add configuration folders.
     """
     candidates: list[tuple[str, str, list[str]]] = []
-    for family in choices("family"):
+    for family in list_choices("family"):
         owner = f"family={family}" if program == "train" else "train.py"
-        candidates.append((owner, "train", [f"family={family}", *further]))
-    candidates.append(("sample.py", "sample", list(further)))
+        candidates.append((owner, "train", [f"family={family}", *search_path]))
+    candidates.append(("sample.py", "sample", list(search_path)))
     keys_of_owner: dict[str, list[str]] = {}
-    for owner, other_program, words in candidates:
-        if owner == f"{program}.py" or _composition_error(other_program, words) is not None:
+    for owner, foreign_program, words in candidates:
+        if owner == f"{program}.py" or _composition_error(foreign_program, words) is not None:
             continue
-        other_config = hydra.compose(other_program, words)
-        family = OmegaConf.select(other_config, "family._target_")
+        foreign_config = hydra.compose(foreign_program, words)
+        family = OmegaConf.select(foreign_config, "family._target_")
         if program == "train" and family == OmegaConf.select(config, "family._target_"):
             continue
-        keys_of_owner.setdefault(owner, []).extend(dict.fromkeys(_all_keys(other_config)))
+        keys_of_owner.setdefault(owner, []).extend(dict.fromkeys(_all_keys(foreign_config)))
     name = key
     if not any(key in keys for keys in keys_of_owner.values()):
-        similar = [find_similar(key, keys) for keys in keys_of_owner.values()]
-        similar = [other for other in similar if other]
-        if not similar:
+        similar_keys = [find_similar(key, keys) for keys in keys_of_owner.values()]
+        similar_keys = [name for name in similar_keys if name]
+        if not similar_keys:
             return "", ""
-        name = max(similar, key=lambda other: _likeness(key, other))
+        name = max(similar_keys, key=lambda name: _similarity(key, name))
     return " or ".join(owner for owner, keys in keys_of_owner.items() if name in keys), name
 
 

@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from blackout.config.explain import explain_values, suggest_key
 from blackout.distributed import is_first
 from blackout.errors import UserError, refuse
@@ -32,7 +32,7 @@ TYPE_NAMES = {
     list: "a list",
 }
 # setting -> values that it takes besides those of its type
-OTHER_VALUES: dict[str, tuple[str | None, ...]] = {
+SPECIAL_VALUES: dict[str, tuple[str | None, ...]] = {
     "ema_decay": (None,),
     "compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 }
@@ -77,7 +77,7 @@ def resolve_settings(cfg: DictConfig, allow_additions: bool = False) -> dict[str
             config[name] = _check_type(name, config[name], defaults[name])
         else:
             suggestion = suggest_key(name, sorted(defaults))
-            refuse(not allow_additions, f"{name}: no such option{suggestion}")
+            refuse(not allow_additions, f"{name}: no such setting{suggestion}")
             if not is_overridden(name):
                 del config[name]
     for name in config.keys() & {"data_dir", "out"}:
@@ -145,7 +145,7 @@ def _refuse_text_for_groups(config: Mapping[str, Any]) -> None:
         UserError: the entry of the defaults list that makes the choice.
     """
     for name, value in config.items():
-        if isinstance(value, str) and (CONF / name).is_dir() and value in choices(name):
+        if isinstance(value, str) and (CONF / name).is_dir() and value in list_choices(name):
             entry = f"- override /{name}: {value}"
             raise UserError(
                 f"{name}: {value} is text here; to choose it, write {entry} in the defaults list"
@@ -231,7 +231,7 @@ def _check_type(name: str, value: Any, default: Any) -> Any:
     if name in VALUE_GROUPS:
         return _check_value_group(name, value, default)
     expected = type(default)
-    special_values = OTHER_VALUES.get(name, ())
+    special_values = SPECIAL_VALUES.get(name, ())
     if expected not in TYPE_NAMES or type(value) is expected or value in special_values:
         return value
     if expected in (float, str) and type(value) in (int, float):
@@ -253,7 +253,7 @@ def _check_value_group(group: str, values: Any, defaults: Mapping[str, Any]) -> 
     refuse(not is_mapping, f"{group} must be a group of settings, not {values!r}")
     unknown = sorted(values.keys() - defaults.keys())
     if unknown:
-        raise UserError(f"{group}.{unknown[0]}: no such option; one of {', '.join(defaults)}")
+        raise UserError(f"{group}.{unknown[0]}: no such setting; one of {', '.join(defaults)}")
     return {
         name: _check_type(f"{group}.{name}", value, defaults[name])
         for name, value in values.items()
@@ -273,4 +273,5 @@ def _refuse_partial_overrides() -> None:
         UserError: the name of the setting.
     """
     for key in _overridden_keys():
-        refuse(key.rpartition(".")[2] == "_partial_", f"{key}: no such option")
+        is_partial = key.rpartition(".")[2] == "_partial_"
+        refuse(is_partial, f"{key}: no such setting, because the code sets _partial_: omit it")

@@ -136,10 +136,12 @@ def load_sampler(name: str) -> Sampler:
     # Hydra is imported here, so that the package does without it
     from omegaconf import OmegaConf
 
-    from blackout.config.choices import choices, load_choice
+    from blackout.config.choices import list_choices, load_choice
     from blackout.config.compose import compose
 
-    names = [choice for choice in choices("sampler") if "kernel" in load_choice("sampler", choice)]
+    names = [
+        choice for choice in list_choices("sampler") if "kernel" in load_choice("sampler", choice)
+    ]
     refuse(
         name not in names,
         f"sampler={name!r}: there is no such sampler, only {', '.join(names)}",

@@ -54,7 +54,7 @@ def test_one_permutation_is_memorised_by_shuffles_and_by_sedd(tmp_path, capsys):
 
 def test_samples_of_one_permutation_are_scored():
     samples = torch.tensor([[2, 0, 1], [0, 2, 1], [2, 2, 1]])
-    fractions = permutation_sedd.judged(samples, torch.tensor([2, 0, 1]))
+    fractions = permutation_sedd.score_samples(samples, torch.tensor([2, 0, 1]))
     assert fractions == pytest.approx(
         {"accuracy %": 100 / 3, "correct %": 600 / 9, "permutations %": 200 / 3}
     )

@@ -30,7 +30,7 @@ def test_commands_of_every_table_compose(table, scale):
             train, *samples = row.commands(scale, Path("runs"), "data").values()
             config = OmegaConf.to_container(compose("train", train[1:]), resolve=True)
             assert config["family"]["_target_"].endswith("ShuffleFamily") and len(samples) == len(
-                row.asked
+                row.evaluations
             )
             if scale == "paper" and "two_opt" not in row.name:
                 is_baseline = row.name.endswith((", listmle", ", diffsort"))

@@ -70,7 +70,7 @@ SETTINGS = {
     ),
     "more validation than anybody waits for": (["validation_draws=1000000000"], "1,000"),
     "nodes that nobody knows": (["trainer.num_nodes=2", "trainer.accelerator=cpu"], "torchrun"),
-    "how a component is made": (["schedule.grid._partial_=false"], "no such option"),
+    "how a component is made": (["schedule.grid._partial_=false"], "no such setting"),
     "a name near one of the chosen data": (
         ["dataset=counts", "dataset.label=x"],
         "did you mean dataset.labels?",

@@ -66,7 +66,7 @@ def test_flags_of_hydra_are_no_overrides():
     "words, said",
     [
         (["dataset=cifr10"], "dataset=cifr10: no such choice (did you mean cifar10?)"),
-        (["experiment=dnfs"], "which of these? Add a slash and one of figure1"),
+        (["experiment=dnfs"], "is a folder: add a slash and one of figure1"),
         (
             ["dataset=tsp"],
             "dataset=tsp is not for family=blackout, but for family=codes or family=shuffle",
@@ -124,7 +124,7 @@ def test_choices_of_a_user_folder_are_known(tmp_path):
     (tmp_path / "head/mine.yaml").write_text("_target_: mine.Head\n")
     for words in (["--config-dir", str(tmp_path)], [f"hydra.searchpath=[file://{tmp_path}]"]):
         assert "did you mean mine?" in refused(*words, "head=mime")
-        assert "no such option" in refused(*words, "head=mine", "sampler.num_step=3")
+        assert "no such setting" in refused(*words, "head=mine", "sampler.num_step=3")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from blackout import from_data
 from blackout.cli.build_trainer import build_callbacks, build_trainer
 from blackout.cli.training_settings import with_precision
-from blackout.config.choices import choices, describe, groups, load_choice
-from blackout.config.compose import component_arguments
+from blackout.config.choices import describe_choice, list_choices, list_groups, load_choice
+from blackout.config.compose import component_parameters
 from blackout.config.instantiate import find_target
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
@@ -31,7 +31,7 @@ def completed(part):
     """A part with what its YAML leaves out: the defaults of its components."""
     if not isinstance(part, dict):
         return part
-    parameters = component_arguments(OmegaConf.create({"part": part}), "part")
+    parameters = component_parameters(OmegaConf.create({"part": part}), "part")
     defaults = {
         name: argument.default
         for name, argument in parameters.items()
@@ -273,19 +273,19 @@ def test_a_user_folder_adds_choices_data_sets_and_recipes(tmp_path):
     assert composed(search_path, "head=gamma")["head"]["_target_"].endswith("GammaHead")
 
 
-ALL_CHOICES = [(group, choice) for group in groups() for choice in choices(group)]
+ALL_CHOICES = [(group, choice) for group in list_groups() for choice in list_choices(group)]
 
 
 @pytest.mark.parametrize("group, choice", ALL_CHOICES)
 def test_every_choice_says_what_it_is(group, choice):
-    assert describe(group, choice) or group.startswith(("recipe", "experiment", "task"))
+    assert describe_choice(group, choice) or group.startswith(("recipe", "experiment", "task"))
 
 
 def test_what_a_choice_lists_are_arguments_of_its_component():
     for group in ("noise", "operator", "refine", "posterior", "head", "decoder", "simulation"):
-        for choice in choices(group):
+        for choice in list_choices(group):
             listed = load_choice(group, choice)
-            parameters = component_arguments(OmegaConf.create({"part": listed}), "part")
+            parameters = component_parameters(OmegaConf.create({"part": listed}), "part")
             assert listed.keys() - {"_target_", "_partial_", *parameters} == set(), (group, choice)
 
 
@@ -432,9 +432,9 @@ def differing(part, prefix=""):
 
 def test_what_yaml_lists_are_the_constructors_defaults_but_for_what_a_choice_is_for():
     differences = {}
-    for group in groups():
+    for group in list_groups():
         if group.partition("/")[0] not in ("experiment", "recipe", "task", "debug"):
-            for choice in choices(group):
+            for choice in list_choices(group):
                 if names := [*differing(load_choice(group, choice))]:
                     differences[f"{group}={choice}"] = sorted(names)
     assert differences == {choice: sorted(names.split()) for choice, names in DELIBERATE.items()}

@@ -17,9 +17,8 @@ from blackout import load_model
 from blackout.cli import choices
 from blackout.cli.choices import WIDTH
 from blackout.cli.provenance import git_commit
-from blackout.config.choices import choices as all_choices
-from blackout.config.choices import describe, groups
-from blackout.config.compose import configuration_folder
+from blackout.config.choices import describe_choice, list_choices, list_groups
+from blackout.config.compose import initialized_hydra
 from blackout.config.explain import COMPOSITION_ERRORS
 from tests.cli.conftest import ROOT, TINY
 
@@ -199,7 +198,7 @@ def test_help_has_examples_groups_by_family_and_all_settings(run, program):
 
 
 def composes(program, *words):
-    with configuration_folder():
+    with initialized_hydra():
         try:
             hydra.compose(program, list(words))
         except COMPOSITION_ERRORS:
@@ -208,18 +207,18 @@ def composes(program, *words):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("family", [*all_choices("family"), None])
+@pytest.mark.parametrize("family", [*list_choices("family"), None])
 def test_every_group_of_every_family_has_help(run, family):
     """The first choice of every group that goes with the family; None is sample.py."""
     program = "train" if family else "sample"
     words = [f"family={family}"] if family else []
     template = OmegaConf.load(ROOT / f"conf/{program}.yaml").hydra.help.template
     tested = set()
-    for group in groups():
+    for group in list_groups():
         if group == "family" or group.startswith("recipe/"):
             continue
         choice = next(
-            (name for name in all_choices(group) if composes(program, *words, f"{group}={name}")),
+            (name for name in list_choices(group) if composes(program, *words, f"{group}={name}")),
             None,
         )
         if choice is None:
@@ -243,20 +242,20 @@ def test_groups_that_help_names_exist(program):
     table = template.split("comments:\n\n")[1].split("\n\nSettings")[0]
     lists = [re.split(r"\s{2,}", line.strip())[-1] for line in table.splitlines()]
     named = set(re.findall(r"[a-z_/]+", " ".join(lists).replace("of family=energy also", "")))
-    assert named <= set(groups()), named - set(groups())
+    assert named <= set(list_groups()), named - set(list_groups())
     assert {"dataset", "sampler", "target", "decoder"} <= named
 
 
 def test_every_choice_has_a_description():
-    for group in groups():
-        for choice in all_choices(group):
-            assert describe(group, choice), (
+    for group in list_groups():
+        for choice in list_choices(group):
+            assert describe_choice(group, choice), (
                 f"{group}={choice}: the file begins with a comment that says what it is"
             )
 
 
 def test_choices_fit_a_terminal_of_100_columns(capsys):
-    for words in ([], *([group] for group in groups())):
+    for words in ([], *([group] for group in list_groups())):
         choices.main(words)
         lines = capsys.readouterr().out.splitlines()
         # settings are not broken, so that they can be copied

@@ -12,7 +12,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from benchmarks import coverage, permutation_runs, planar
-from blackout.config.choices import groups
+from blackout.config.choices import list_groups
 from blackout.evaluation.extractors import ModuleExtractor
 from tests.cli.paper_runs import data_dir, small_sizes  # noqa: F401  (a fixture)
 from tests.cli.test_configs import composed
@@ -64,7 +64,7 @@ def variants(words):
             values.append([override.input_line])
             continue
         texts = list(override.sweep_string_iterator())
-        is_varied = override.key_or_group in VARIED or override.key_or_group in groups()
+        is_varied = override.key_or_group in VARIED or override.key_or_group in list_groups()
         values.append(
             [f"{override.key_or_group}={text}" for text in (texts if is_varied else texts[:1])]
         )

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from blackout.cli.score import recipe_scores
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from tests.cli.conftest import TINY, train
 
 
@@ -215,7 +215,9 @@ def test_a_dataset_may_be_named_although_its_recipe_is_for_training(run, model, 
     assert outcome.code == 0, outcome.err
 
 
-DATASETS = [name for name in choices("dataset") if f"blackout/{name}" in choices("recipe")]
+DATASETS = [
+    name for name in list_choices("dataset") if f"blackout/{name}" in list_choices("recipe")
+]
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from blackout.component import component
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from blackout.data import CountData
 
-EXPERIMENTS = [name for name in choices("experiment") if name.startswith("blackout/")]
+EXPERIMENTS = [name for name in list_choices("experiment") if name.startswith("blackout/")]
 # not like another one, nor large
 QUICK = ("blackout/table1", "blackout/table2_binarized_mnist")
 SMALL = [

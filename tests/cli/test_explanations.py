@@ -8,7 +8,7 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
-from blackout.config.compose import configuration_folder
+from blackout.config.compose import initialized_hydra
 from blackout.config.explain import explain
 from blackout.config.instantiate import find_target
 from blackout.errors import UserError
@@ -30,7 +30,7 @@ ELSEWHERE = {
     "a setting of another family": (
         "train",
         ["target.size=3"],
-        "no such option here, but one of family=",
+        "is only a setting of family=",
     ),
     "nearly a setting of another family": (
         "train",
@@ -55,7 +55,7 @@ ELSEWHERE = {
     "a setting of train.py": (
         "sample",
         ["trainer.max_steps=3"],
-        "no such option here, but one of train.py",
+        "is only a setting of train.py",
     ),
     "a setting of another choice": (
         "train",
@@ -110,7 +110,7 @@ def test_help_that_is_piped_to_head_says_nothing():
 @pytest.mark.parametrize("family", ["codes", "energy", "flow", "shuffle"])
 def test_a_missing_letter_in_a_setting_of_another_family_is_found(family):
     """Typed without family=; the name is suggested with the families that have it."""
-    with configuration_folder():
+    with initialized_hydra():
         own = OmegaConf.to_container(hydra.compose("train", [f"family={family}"]), resolve=False)
         default = OmegaConf.to_container(hydra.compose("train"), resolve=False)
     names = sorted(name for name in own.keys() - default.keys() if len(name) > 5)

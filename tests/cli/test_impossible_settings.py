@@ -10,7 +10,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from blackout.component import leaves
-from blackout.config.compose import component_arguments, compose
+from blackout.config.compose import component_parameters, compose
 from tests.cli.conftest import Outcome
 
 pytestmark = pytest.mark.deep
@@ -79,7 +79,7 @@ def settings(family: str, config: DictConfig) -> Iterator[str]:
         used = component != "callbacks.scores" or config.metrics
         if component.split(".")[0] in GROUPS and used:
             yield from (
-                f"{component}.{option}" for option in component_arguments(config, component)
+                f"{component}.{option}" for option in component_parameters(config, component)
             )
     yield from OTHER_SETTINGS.get(family, ())
 

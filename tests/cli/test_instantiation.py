@@ -18,7 +18,7 @@ from blackout.config.allowed_components import (
     copy_plain_values,
     find_allowed,
 )
-from blackout.config.choices import choices, groups
+from blackout.config.choices import list_choices, list_groups
 from blackout.config.instantiate import instantiate
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.files import CONF
@@ -62,10 +62,10 @@ NOTHING_TO_TRAIN = [
 
 def offered_choices():
     """Yield (group, choice) of the default family; test_experiments.py trains experiments."""
-    for group in groups():
+    for group in list_groups():
         if group.partition("/")[0] in OTHER_GROUPS:
             continue
-        for choice in choices(group):
+        for choice in list_choices(group):
             paper, _, _ = choice.rpartition("/")
             elsewhere = (
                 group in ("experiment", "recipe")

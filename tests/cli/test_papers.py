@@ -9,7 +9,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from benchmarks import coverage
-from blackout.config.choices import choices, describe
+from blackout.config.choices import describe_choice, list_choices
 from tests.cli.test_configs import completed, composed
 
 # the statements of every paper: source, what they are of, and values by the path of the setting
@@ -84,7 +84,9 @@ def test_settings_are_those_that_the_paper_states(item, stated):
 
 def test_the_papers_state_values_of_every_experiment_and_task():
     items = {item.split()[0].removeprefix("task=") for item in STATED_VALUES}
-    named = {name for group in ("experiment", "task") for name in choices(group) if "/" in name}
+    named = {
+        name for group in ("experiment", "task") for name in list_choices(group) if "/" in name
+    }
     unstated = {  # published without a number of their own
         "sgdd/figure3": "a picture",
         "sgdd/table9": "no sizes are given",
@@ -113,7 +115,7 @@ def test_lengths_that_the_paper_does_not_have_are_shuffled_by_the_mixing_rule():
     )
 
 
-COUNTS = [name for name in choices("experiment") if name.startswith(("blackout/", "sgdd/"))]
+COUNTS = [name for name in list_choices("experiment") if name.startswith(("blackout/", "sgdd/"))]
 
 
 @pytest.mark.parametrize(
@@ -182,17 +184,17 @@ ROWS = [row for _, row in coverage.rows()]
 
 def test_the_page_of_coverage_has_every_experiment_and_task():
     named = {coverage.name(run) for row in ROWS for run in row.get("runs", ())}
-    assert named == {name for name in choices("experiment") if "/" in name}
+    assert named == {name for name in list_choices("experiment") if "/" in name}
     tasks = {coverage.name(task) for row in ROWS for task in row.get("task", ())}
-    assert {name for name in choices("task") if name.startswith("sgdd/")} == tasks
+    assert {name for name in list_choices("task") if name.startswith("sgdd/")} == tasks
 
 
 def header_commands():
     """Commands of several runs in the first comments of experiments and tasks, without `python`."""
     command = re.compile(r"`python ((?:train|sample)\.py -m [^`]+)`")
     for group in ("experiment", "task"):
-        for choice in choices(group):
-            yield from command.findall(describe(group, choice))
+        for choice in list_choices(group):
+            yield from command.findall(describe_choice(group, choice))
 
 
 def coverage_commands():

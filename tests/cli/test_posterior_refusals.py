@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from tests.cli.test_posterior import DECODED, REWARD, SMALL, WALK
 
 
@@ -138,4 +138,4 @@ def test_bad_input_is_refused_in_one_line(run, trained_model, tmp_path, name):
 
 def test_the_groups_of_the_command_line_are_complete():
     for group, number in {"posterior": 11, "operator": 15, "noise": 6}.items():
-        assert len(choices(group)) == number
+        assert len(list_choices(group)) == number

@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from blackout.cli.build_trainer import build_trainer, check_launch, choose_accelerator
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError
 from blackout.safe_reading import available_memory, limit_memory
@@ -23,7 +23,7 @@ def composed(*words):
         return compose("train", list(words))
 
 
-@pytest.mark.parametrize("name", choices("lr_schedule"))
+@pytest.mark.parametrize("name", list_choices("lr_schedule"))
 def test_a_schedule_is_a_choice_that_comes_after_the_recipe(name):
     settings = composed(
         f"lr_schedule={name}", "family=flow", "target=ising", "~dataset", "trainer.max_steps=1000"

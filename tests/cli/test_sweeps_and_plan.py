@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -118,10 +119,18 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     assert set(lines) == {"parameters", "work", "memory", "data", "length", "time", "scores"}
     assert lines["parameters"].strip() == "3,824"
     assert (
-        "64,000 images" in lines["length"]
+        "64,000 samples" in lines["length"]
         and "1,258 training + 180 validation + 359 test" in lines["data"]
     )
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_of_counts_does_not_call_them_images(run, tmp_path):
+    np.save(tmp_path / "counts.npy", np.random.default_rng(0).poisson(3, (100, 5)))
+    words = ["dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "plan=true"]
+    outcome = run("train", *words, f"runs_dir={tmp_path / 'runs'}", "trainer.precision=32-true")
+    assert outcome.code == 0, outcome.err
+    assert "samples" in outcome.out and "image" not in outcome.out
 
 
 def test_a_plan_tells_what_scores_cost_next_to_training(run, tmp_path):
@@ -182,7 +191,7 @@ def test_a_plan_needs_no_evaluation_of_a_large_network(run, tmp_path, monkeypatc
     )
     assert outcome.code == 0, outcome.err
     lines = dict(line.split(":", 1) for line in outcome.out.splitlines())
-    assert lines["parameters"].strip() == "62,693,251" and "21.8 GFLOP per image" in lines["work"]
+    assert lines["parameters"].strip() == "62,693,251" and "21.8 GFLOP per sample" in lines["work"]
     assert "no batch was run" in lines["time"] and set(shapes) == {"meta"}
 
 

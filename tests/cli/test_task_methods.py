@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from blackout.config.instantiate import find_target
 from tests.cli.conftest import TINY, train
 from tests.cli.test_configs import composed
@@ -39,7 +39,7 @@ METHODS = {  # small sizes of the methods
     "svdd": ("posterior.particles=2", "STEPS=2"),
     "tds": ("posterior.particles=2", "STEPS=2"),
 }
-PAIRS = [(task, method) for task in choices("task") for method in choices("posterior")]
+PAIRS = [(task, method) for task in list_choices("task") for method in list_choices("posterior")]
 
 
 def unknown_settings(part, prefix=""):

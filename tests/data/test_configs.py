@@ -11,14 +11,14 @@ from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 import blackout.data
-from blackout.config.choices import choices, load_choice
+from blackout.config.choices import list_choices, load_choice
 from blackout.data import CountData
 
 # families with their own data
 OTHER_PACKAGES = ("blackout.permutations", "blackout.flows.energies")
 SECTIONS = {
     name: OmegaConf.create(section)
-    for name, section in ((name, load_choice("dataset", name)) for name in choices("dataset"))
+    for name, section in ((name, load_choice("dataset", name)) for name in list_choices("dataset"))
     if "_target_" in section and not str(section["_target_"]).startswith(OTHER_PACKAGES)
 }
 

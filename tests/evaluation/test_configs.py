@@ -6,7 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from blackout.evaluation import ImageScorer
 from blackout.files import CONF
 
@@ -39,7 +39,7 @@ def test_the_choice_none_is_none() -> None:
 
 
 def test_every_file_is_tested() -> None:
-    assert set(choices("metrics")) == {
+    assert set(list_choices("metrics")) == {
         "none",
         "model",
         "counts",  # no images: tests/cli/test_counts.py

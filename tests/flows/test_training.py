@@ -196,7 +196,7 @@ INVALID_SETTINGS = {
     "target=planar target.path=/nowhere.npz": "writes such a file",
     "target.size=0": "size must be",
     "target.size=[3]": "size must be",
-    "target.q=3": "no such option",
+    "target.q=3": "no such setting",
     "target=potts target.q=1": "levels",
     "network=letf network.heads=5": "multiple",
     "rollout.num_times=1": "num_times must be at least 2",

@@ -22,7 +22,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
-from blackout.config.compose import component_arguments
+from blackout.config.compose import component_parameters
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
@@ -163,7 +163,7 @@ def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
                 yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
             yield from (
                 f"{prefix}.{option}"
-                for option in component_arguments(composed, prefix)
+                for option in component_parameters(composed, prefix)
                 if option not in node
             )
         elif prefix:

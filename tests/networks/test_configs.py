@@ -5,13 +5,13 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from blackout.config.choices import choices
+from blackout.config.choices import list_choices
 from blackout.networks import CountNetwork
 from tests.cli.test_configs import composed
 
 # Prefixes of the networks that are tested in tests/flows and tests/permutations.
 OTHER_FAMILIES = ("code_transformer", "le", "set_transformer")
-NAMES = [name for name in choices("network") if not name.startswith(OTHER_FAMILIES)]
+NAMES = [name for name in list_choices("network") if not name.startswith(OTHER_FAMILIES)]
 
 
 @pytest.mark.parametrize("name", NAMES)

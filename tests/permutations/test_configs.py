@@ -16,14 +16,14 @@ from blackout.config.allowed_components import (
     component_from_file,
     copy_plain_values,
 )
-from blackout.config.choices import choices, load_choice
+from blackout.config.choices import list_choices, load_choice
 from blackout.config.instantiate import instantiate
 from blackout.permutations import datasets
 from blackout.permutations.shuffle import ShuffleDiffusion
 from tests.cli.test_configs import composed
 
 CHOICES = [
-    *(f"{group}={name}" for group in ("shuffle", "reverse") for name in choices(group)),
+    *(f"{group}={name}" for group in ("shuffle", "reverse") for name in list_choices(group)),
     *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "sinkhorn")),
     *(f"decoder={name}" for name in ("best", "greedy", "beam", "sample")),
     *(
@@ -32,7 +32,7 @@ CHOICES = [
     ),
     "network/encoder=plain",
     "network/encoder=pieces",
-    *(f"baseline={name}" for name in choices("baseline")),
+    *(f"baseline={name}" for name in list_choices("baseline")),
 ]
 REQUIRED_CHOICES = {
     "reverse=inverse_transposition": ["shuffle=transposition"],
@@ -42,7 +42,7 @@ REQUIRED_CHOICES = {
 }
 DATASETS = {
     name: section
-    for name, section in ((name, load_choice("dataset", name)) for name in choices("dataset"))
+    for name, section in ((name, load_choice("dataset", name)) for name in list_choices("dataset"))
     if "permutations.datasets" in str(section.get("_target_"))
 }
 

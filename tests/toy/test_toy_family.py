@@ -95,5 +95,5 @@ def test_one_and_two_processes_sample_alike(run, uninterrupted, tmp_path):  # no
         tmp_path / "two/samples.npz"
     ).read_bytes()
     run("sample", *options, "+colour=red", f"out={tmp_path / 'no'}").assert_refused(
-        "colour: no such option"
+        "colour: no such setting"
     )

@@ -100,7 +100,7 @@ def test_every_family_trains_on_data_in_memory(family, tmp_path):
     loaded = load_model(tmp_path / "model")
     loaded.source = module.model.source
     assert not loaded.training and torch.equal(loaded.sample(3, seed=1), module.sample(3, seed=1))
-    with pytest.raises(UserError, match="no such option"):
+    with pytest.raises(UserError, match="no such setting"):
         from_data(data, family=family, nonsense=1, **components)
 
 

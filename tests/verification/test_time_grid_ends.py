@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.config.choices import choices, load_choice
+from blackout.config.choices import list_choices, load_choice
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data.count_statistics import covariance_excess, total_dispersion
@@ -136,11 +136,11 @@ def load_shipped_grids():
     """Return every grid in conf/ that is not fitted to a model."""
     grids = {
         f"sampler/grid={name}": load_choice("sampler/grid", name)
-        for name in choices("sampler/grid")
+        for name in list_choices("sampler/grid")
     }
     grids |= {
         f"schedule={name}": composed(f"schedule={name}")["schedule"]["grid"]
-        for name in choices("schedule")
+        for name in list_choices("schedule")
     }
     excluded = ("steps", "schedule=counts")  # `counts` needs more statistics of the data
     return {name: grid for name, grid in grids.items() if not name.endswith(excluded)}

@@ -290,7 +290,7 @@ INVALID_SETTINGS = {
     "dataset=planar negative=discrepancy negative.perturb_probability=2": (
         "negative.perturb_probability"
     ),
-    "dataset=planar energy.l1=3": "no such option",
+    "dataset=planar energy.l1=3": "no such setting",
     "dataset=planar start=warm": "start must be likelihood or zero",
     "dataset=planar energy.num_cosines=-1": "num_cosines",
     "~dataset target=ising target_samples=1": "target_samples",

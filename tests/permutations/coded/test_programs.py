@@ -246,7 +246,7 @@ def test_invalid_requests_are_refused_in_one_line(run, trained, tmp_path):  # no
         ("\"given='A first and B first'\"", "no order fulfils"),
         ("top=0", "top must be"),
         ("input=x.npy", "no context"),
-        ("classes=[1]", "classes: no such option"),
+        ("classes=[1]", "classes: no such setting"),
         ("dataset=cycles dataset.length=5 evaluate=true", "but the model is of"),
     ):
         run(

@@ -1,0 +1,23 @@
+"""The index of the benchmarks lists every program and every stored result."""
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+INDEX = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+# the first word in backticks: "`table NAME`" names the program `table`
+NAMES = {words.split()[0] for words in re.findall(r"`([^`\n]+)`", INDEX)}
+
+
+def test_every_program_and_no_other_is_listed():
+    programs = {path.stem for path in BENCHMARKS.glob("*.py")} - {"__init__"}
+    programs |= {path.parent.name for path in BENCHMARKS.glob("*/__init__.py")}
+    assert programs <= NAMES, programs - NAMES
+    in_tables = set(re.findall(r"^\| `(\w+)", INDEX, re.MULTILINE))
+    assert in_tables <= programs, in_tables - programs
+
+
+def test_every_stored_result_is_listed():
+    for path in (BENCHMARKS / "results").glob("*.json"):
+        assert any(fnmatch(path.name, name) for name in NAMES), path.name
