@@ -1,4 +1,8 @@
-"""95 % confidence intervals of means, also of few, skewed or equal values: 2.5 % on either side."""
+"""95 % confidence intervals of means, which are meant to miss 2.5 % on either side.
+
+They do for 200 values of skewness up to 5. Of few skewed values one side is missed more often: of
+intervals from ten exponential values, 5 % lie too low and 0.6 % too high.
+"""
 
 from __future__ import annotations
 

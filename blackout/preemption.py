@@ -35,8 +35,8 @@ class Signals:
     """Handlers of SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C.
 
     While `listening`, a signal sets a flag that the training loop reads where it can stop.
-    Otherwise it ends the program at once with the same exit code, which is safe because every file
-    is written completely or not at all.
+    Otherwise it ends the program at once with the same exit code, which is safe because checkpoints
+    and outputs are written completely or not at all.
     """
 
     def __init__(self) -> None:

@@ -35,6 +35,13 @@ def test_confidence_intervals_miss_equally_often_on_either_side(name, skewness, 
     assert_coverage(*np.array([interval(x) for x in torch.from_numpy(draws)]).T, 1)
 
 
+def test_few_skewed_values_miss_more_often_below():
+    """Ten exponential values: the module states 5 % too low and 0.6 % too high."""
+    draws = torch.from_numpy(np.random.default_rng(12).exponential(size=(1500, 10)))
+    low, high = np.array([interval(x) for x in draws]).T
+    assert abs(np.mean(high < 1) - 0.05) < 0.015 and np.mean(low > 1) < 0.015
+
+
 def test_intervals_of_binary_samples_account_for_their_lattice():
     """With ten ones among 200, steps of the mean are as wide as a third of the error.
 

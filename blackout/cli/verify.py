@@ -1,4 +1,4 @@
-"""Check the kernels of every process against exact enumeration; exit code 1 if a claim fails."""
+"""Check kernels of all processes against exact enumeration; exit code 1 if a claim fails."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 If nothing else is done, as in RePaint, births of the unknown elements have the model's rates given
 the present values of the known ones. They do not anticipate the final values. The total variation
-of samples from the exact conditional distribution is 0.1 to 0.3 on a pair of pixels, however many
-steps are taken. Weights close the gap: the model's probability of the known path's births, given
-all elements, by which a particle loop resamples (`blackout.diffusion.particles`).
+of samples from the exact conditional distribution is 0.1 to 0.3 on the pairs of pixels that were
+enumerated, and does not fall with the number of steps. Weights close the gap: the model's
+probability of the known path's births, given all elements, by which a particle loop resamples
+(`blackout.diffusion.particles`).
 
 References: Lugmayr et al. 2022, Algorithm 1; the distances are this project's, checked in
     tests/verification/test_particles.py.

@@ -11,7 +11,7 @@ H hollow:
     LESite         a hollow linear layer, then a deep network at every site
                    (`equivariant_sitewise.py`)
 
-LETransformer and LESite also serve graphs of any size (`GraphBatch`).
+LETransformer and LESite also serve graphs of different sizes (`GraphBatch`).
 
 References: Ou et al. 2025, Prop. 2, section 3.3, appendix B.2; Holderrieth et al. 2025. That no
 site sees itself, and sees every other one, is checked for all networks in

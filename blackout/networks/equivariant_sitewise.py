@@ -2,7 +2,7 @@
 
 A hollow linear layer, or sums over the nodes at every distance, is followed by a deep network at
 every site. Messages add what the neighbours of a site see. On graphs, weights are shared by the
-distance of nodes, so that one network serves graphs of every size.
+distance of nodes, so that one network serves graphs of different sizes.
 
 References: this project; checked in tests/networks/test_equivariant.py and
 tests/flows/graphs/test_problems.py.
@@ -365,7 +365,7 @@ class LESite(LocallyEquivariant):
         heat_bath: whether to add the heat-bath term.
         partition: whether to learn d log Z_t / dt.
         distances: number of distance classes of graphs, by which weights are shared, so that one
-            network serves graphs of any size; None for no graphs.
+            network serves graphs of different sizes; None for no graphs.
         reach: largest distance class that sends messages, on graphs: 1 for neighbours, one below
             `distances` for all nodes.
         relayed: width of messages that neighbours relay from theirs, on graphs; 0 for none.

@@ -173,7 +173,7 @@ class GraphTransformerBody(TwoStreamBody):
     """Hollow features of leGF: streams over the nodes, with attention biased by their distance.
 
     There is one bias per head for all layers, as in Graphormer, and no positions: nodes are
-    described by degrees and distances, so one network reads graphs of any size.
+    described by degrees and distances, so one network reads graphs of different sizes.
 
     Args:
         distances: number of distance classes, see `GraphBatch`.

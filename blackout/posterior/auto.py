@@ -158,8 +158,8 @@ class Auto(SplitGibbs):
     """The sampler that suits the problem; `_choose` has the questions in their order.
 
     Where sweeps of split Gibbs sampling are chosen, they come near the posterior. Noise-denoise
-    moves then remove most of the bias of the last level and correct the weights of distant modes,
-    for any likelihood. Only the last state of a chain is used, so that R-hat does not apply.
+    moves then reduce the bias of the last level, and can move between distant modes. Only the last
+    state of a chain is used, so that R-hat does not apply.
 
     The arguments are those of `SplitGibbs`.
 

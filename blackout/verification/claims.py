@@ -1,9 +1,9 @@
-"""What is claimed of the kernels of every process, and the check of these claims.
+"""What is claimed of the kernels of all built-in processes, and the check of these claims.
 
 A kernel of order p has samples whose total variation from the data falls as evaluations^-p, given a
 perfect network. `CLAIMS` has the smallest order claimed of every kernel, by process. `verify`
 measures the orders from products of exact matrices, and tests that the kernels' own draws follow
-the same distributions.
+the same distributions. `MultistepLeap`, `EulerStep` and `JointBridge` are checked in tests only.
 """
 
 from __future__ import annotations

@@ -32,6 +32,20 @@ def test_sinkhorn_makes_rows_and_columns_sum_to_one():
     assert torch.allclose(cross_ratio(sinkhorn(scores, 7)), cross_ratio(scores))
 
 
+def test_columns_sum_more_nearly_to_one_with_every_iteration():
+    torch.manual_seed(4)
+    scores = 2 * torch.randn(20, 5, 5, dtype=torch.float64)
+    sums = [sinkhorn(scores, iterations).exp().sum(-2) for iterations in range(12)]
+    errors = torch.stack([(column - 1).abs().sum(-1) for column in sums])
+    assert bool((errors[1:] <= errors[:-1] + 1e-12).all()) and float(errors[-1].max()) < 0.1
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.1, 10.0])
+def test_the_largest_entry_of_neural_sort_is_right_at_any_temperature(temperature):
+    values = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    assert torch.equal(neural_sort(values, temperature).argmax(-1), values.argsort(-1))
+
+
 def test_gumbel_sinkhorn_at_low_temperature_samples_orders():
     """For two items, the order depends on a difference of sums of two Gumbel numbers."""
     scores = torch.tensor([[1.0, 0.0], [0.0, 0.5]], dtype=torch.float64).expand(20_000, 2, 2)

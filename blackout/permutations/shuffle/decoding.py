@@ -405,8 +405,8 @@ def is_certified(log_probs: Tensor) -> Tensor:
 def exact_distribution(denoiser: Denoiser, times: Times) -> Lists:
     """Return all orders and their probabilities under the model, summed over all reverse paths.
 
-    Probabilities are exact to m! 1e-10. For `Matching`, whose probabilities do not sum to 1, they
-    are relative.
+    Each step leaves out lists of a probability of at most 1e-10 and rounds as the network does. For
+    `Matching`, whose probabilities do not sum to 1, they are relative.
 
     Args:
         denoiser: of b lists.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
+from blackout.flows.graphs.draw import graph_layout
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
 from blackout.flows.graphs.problems import MIS, graph_problem, make_graph_target
 from blackout.flows.graphs.reductions import reduce_problem
@@ -613,3 +614,10 @@ def test_tensors_that_are_no_graphs_are_refused(name: str, index: Any, value: in
 def test_more_graphs_than_memory_are_refused_before_they_are_allocated() -> None:
     with pytest.raises(ValueError, match="do not fit into memory"):
         MIS(num_graphs=10**12, max_nodes=100)
+
+
+def test_the_layout_of_a_graph_is_always_the_same():
+    edges = erdos_renyi(12, 0.3, np.random.default_rng(4))
+    graph = Graph("a graph", 12, edges)
+    first = graph_layout(graph)
+    assert np.array_equal(graph_layout(graph), first)

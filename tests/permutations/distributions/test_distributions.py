@@ -13,6 +13,7 @@ from blackout.permutations.distributions import (
     InverseRiffle,
     InverseTransposition,
     PlackettLuce,
+    PointerDistribution,
 )
 from blackout.permutations.group import is_permutation
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
@@ -305,3 +306,35 @@ def test_the_posterior_weighted_score_is_the_gradient_of_the_marginal_likelihood
 def test_invalid_distributions_are_refused(make_invalid, message):
     with pytest.raises(ValueError, match=message):
         make_invalid()
+
+
+class TabulatedPointers:
+    """Scores of every place given the places before it, of a random distribution on orders."""
+
+    def __init__(self, n: int) -> None:
+        self.orders = all_permutations(n)
+        generator = torch.Generator().manual_seed(5)
+        weights = torch.rand(len(self.orders), generator=generator, dtype=torch.float64) ** 4
+        self.probabilities = weights / weights.sum()
+
+    def score_orders(self, orders):
+        n = orders.shape[-1]
+        scores = torch.full((*orders.shape, n), -math.inf, dtype=torch.float64)
+        for row in range(len(orders)):
+            for place in range(n):
+                prefix = orders[row, 0, :place]
+                starts_so = (self.orders[:, :place] == prefix).all(1)
+                for item in range(n):
+                    follows = starts_so & (self.orders[:, place] == item)
+                    if bool(follows.any()):
+                        scores[row, 0, place, item] = self.probabilities[follows].sum().log()
+        return scores
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_pointers_can_represent_a_random_distribution_on_orders(n):
+    """A generalised Plackett-Luce distribution has no such scores, as its rows ignore prefixes."""
+    pointers = TabulatedPointers(n)
+    distribution = PointerDistribution(pointers, torch.zeros(1, n, dtype=torch.float64))
+    log_probs = distribution.log_prob(pointers.orders.unsqueeze(1)).squeeze(1)
+    assert torch.allclose(log_probs.exp(), pointers.probabilities)
