@@ -24,7 +24,7 @@ from blackout.data import CountData
 
 EVALUATIONS: tuple[int, ...] = (10, 25, 100)
 TUNING_EVALUATIONS = 25
-SCORES = ("Fréchet distance", "recognised", "forest AUC")
+SCORES = ("Fréchet distance", "recognised", "forest AUC", "pixels at 0", "pixels at 16")
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Judgement:
             "recognised": self.judge.recognised(samples),
             "forest AUC": area,
             "forest AUC block error": error,
+            "pixels at 0": float((samples == 0).double().mean()),
+            "pixels at 16": float((samples == self.data.max_count).double().mean()),
         }
 
 

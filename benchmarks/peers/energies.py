@@ -1,7 +1,9 @@
 """log Z and mean energy of the critical Ising model: `python -m benchmarks.peers.energies`.
 
-    blackout annealing   compiled Gibbs sweeps, with the times that its pilot run chooses
-    blackout clusters    the same with Swendsen-Wang moves
+    blackout annealing   compiled Gibbs sweeps, with the times that its pilot run chooses; the mean
+                         energy is that of the weighted final states
+    blackout annealing by clusters   the same with Swendsen-Wang moves
+    blackout cluster chains   Swendsen-Wang chains, from which `blackout anneal` takes mean values
     blackout flow        half of the seconds train it, the other half sample it
     annealing, Swendsen-Wang   of benchmarks/peers/lattice.py, in NumPy and SciPy
 
@@ -27,6 +29,7 @@ from benchmarks.peers.generators import compose_model
 from benchmarks.peers.results import Row, make_parser, parse, write_results
 from blackout.flows import Clusters
 from blackout.flows.annealed_importance import anneal
+from blackout.flows.cluster_means import cluster_means
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Ising
@@ -100,6 +103,16 @@ class Methods:
         paths, sweeps, seconds = self._budgeted(f"blackout {name}", run)
         energies = -paths.states.log_density.double().numpy()
         return *weighted(paths.log_weights.double().numpy(), energies), sweeps, seconds
+
+    def blackout_cluster_chains(self, seed: int) -> Estimate:
+        def run(sweeps: int) -> dict[str, float]:
+            generator = torch.Generator().manual_seed(seed)
+            shape = (self.chains, self.target.sites)
+            x = torch.randint(2, shape, generator=generator, dtype=torch.uint8)
+            return cluster_means(self.target, x, sweeps, seed)
+
+        values, sweeps, seconds = self._budgeted("blackout cluster chains", run)
+        return None, values["mean_energy"], sweeps, seconds
 
     def blackout_flow(self, seed: int) -> Estimate:
         model: Any = compose_model(
@@ -183,6 +196,7 @@ def main(argv: list[str] | None = None) -> None:
     named: dict[str, Callable[[int], Estimate]] = {
         "blackout annealing": methods.blackout_annealing,
         "blackout annealing by clusters": methods.blackout_clusters,
+        "blackout cluster chains": methods.blackout_cluster_chains,
         "blackout flow": methods.blackout_flow,
         "annealing in NumPy": methods.annealing,
         "annealing by clusters in SciPy": methods.annealing_by_clusters,

@@ -3,6 +3,8 @@
 Path, weights and files are those of flows. A step adds (t_{k+1} - t_k) f(x) to the log-weights, and
 a Gibbs sweep at t_{k+1} follows. Times are closer where the weights of a short run spread, and near
 the target. Tempering keeps replicas at times that are closer near the target, and exchanges them.
+Means of ferromagnets without a field come from chains of cluster moves that start at the final
+states.
 """
 
 from __future__ import annotations
@@ -19,6 +21,13 @@ from torch import Tensor
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import save_arrays, write_json
 from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
+from blackout.flows.cluster_means import (
+    MAX_CLUSTER_CHAINS,
+    MAX_CLUSTER_MOVES,
+    MIN_CLUSTER_MOVES,
+    cluster_means,
+    has_cluster_chains,
+)
 from blackout.flows.diagnostics import check_estimates, format_flags
 from blackout.flows.metrics import describe_estimates
 from blackout.flows.plots import sample_arrays, save_diagnostics, save_path
@@ -112,8 +121,16 @@ class Annealing:
         # 1. Sample.
         moves = Clusters() if self.moves == "clusters" else None
         anneal(self.target, 2, 1, refine=moves)  # compiles, which the time does not include
+        num_cluster_moves = self._num_cluster_moves()
+        if num_cluster_moves:
+            x = torch.zeros(2, self.target.sites, dtype=torch.uint8)
+            cluster_means(self.target, x, 1, self.seed)  # likewise
         start = time.process_time()
         paths, groups, errors = self._sample(moves)
+        means: dict[str, float] = {}
+        if num_cluster_moves:
+            x = paths.states.x[:MAX_CLUSTER_CHAINS]
+            means = cluster_means(self.target, x, num_cluster_moves, self.seed)
         seconds = time.process_time() - start
         refuse(not bool(torch.isfinite(paths.log_weights).all()), NOT_FINITE)
 
@@ -126,6 +143,7 @@ class Annealing:
         error = errors[-1] if errors else None
         log_density = arrays["log_density"]
         values = estimate_target(self.target, x, log_weights, log_density, groups, error)
+        values |= means
         values |= exact_references(self.target)
         check_seed = fold_seed(self.seed, CHECK_KEY)
         flags = check_estimates(self.target, x, log_weights, values, check_seed, groups)
@@ -141,6 +159,7 @@ class Annealing:
             "method": self.method,
             "sweeps": self.sweeps,
             "moves": self.moves,
+            "cluster_moves": num_cluster_moves,
             "path": path,
             "num_samples": self.chains,
             "cpu_seconds": seconds,
@@ -149,6 +168,12 @@ class Annealing:
         }
         write_json(content, folder / "metrics.json")
         return AnnealingResult(values, seconds, format_flags(flags).get("warning"))
+
+    def _num_cluster_moves(self) -> int:
+        """Return the moves of every chain of clusters; 0 where means are those of the weights."""
+        num_moves = min(self.sweeps, MAX_CLUSTER_MOVES)
+        is_possible = num_moves >= MIN_CLUSTER_MOVES and has_cluster_chains(self.target)
+        return num_moves if is_possible else 0
 
     def _sample(self, moves: Clusters | None) -> tuple[Paths, Tensor | None, list[float]]:
         """Return paths, the group of every chain, and standard errors of log Z of tempering."""
