@@ -1,4 +1,10 @@
-"""Hooks of MkDocs: pages from the repository's root, a page for every package, MathML formulas."""
+"""Hooks of MkDocs.
+
+They add pages from the repository's root, the page of all settings, a page for every package, and
+MathML formulas.
+"""
+
+from __future__ import annotations
 
 import ast
 import re
@@ -6,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import choices_page  # next to this file
 import latex2mathml.converter
 from mkdocs.structure.files import File, Files
 
@@ -57,9 +64,11 @@ if (location.protocol === "file:")
 
 
 def on_files(files: Files, config: Mapping[str, Any]) -> Files:
-    """Add the pages of the root, and the API: a page for each package, with all its modules."""
+    """Add the pages of the root, all settings, and a page for each package with all its modules."""
     for name, page_name in AT_ROOT.items():
         files.append(File.generated(config, page_name or name, content=(ROOT / name).read_text()))
+    settings = File.generated(config, "reference/choices.md", content=choices_page.page())
+    files.append(settings)
     packages = sorted(path.parent for path in (ROOT / "blackout").glob("**/__init__.py"))
     for package in packages:
         files.append(File.generated(config, _page(package), content=_api(package)))

@@ -1,7 +1,4 @@
-"""The code in the documentation runs, and its table of settings is up to date.
-
-`python -m tests.test_documentation` updates the table.
-"""
+"""The code in the documentation runs, and what it says of settings is complete."""
 
 import re
 import shlex
@@ -9,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from blackout.cli.run_directory import CHANGEABLE_SETTINGS, FIXED_SETTINGS, UNRELATED_SETTINGS
-from blackout.config.settings import TYPE_NAMES
+from blackout.config.choices import PROGRAMS, choices, describe, groups
+from blackout.files import CONF
+from docs import choices_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,36 +31,6 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
 ]
-TABLE = re.compile(
-    r"(?<=<!-- settings: made by `python -m tests\.test_documentation` -->\n)(.*?)(?=<!-- end of)",
-    re.DOTALL,
-)
-
-
-def settings_table(defaults):
-    """Return the table of settings with these defaults."""
-    lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
-    parts = {
-        name
-        for name in CHANGEABLE_SETTINGS | FIXED_SETTINGS
-        if "." in name and name.split(".")[0] in defaults
-    }
-    for name in sorted(parts | defaults.keys()):
-        free = "a group" if isinstance(defaults.get(name), dict) else "any value"
-        marks = [
-            "yes" if mark else "no"
-            for mark in (name not in UNRELATED_SETTINGS, name in CHANGEABLE_SETTINGS)
-        ]
-        kind = TYPE_NAMES.get(type(defaults.get(name)), free)
-        lines.append(f"| `{name}` | {kind} | {marks[0]} | {marks[1]} |")
-    return "\n".join(lines)
-
-
-def update_settings_table(page):
-    """Return a page with the current table of settings."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        defaults = OmegaConf.to_container(compose("train"), resolve=False)
-    return TABLE.sub(lambda _: f"{settings_table(defaults)}\n", page)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +42,47 @@ def test_code_examples_run(page, code, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_the_table_of_settings_is_up_to_date():
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("unrelated", UNRELATED_SETTINGS),
+        ("changeable", CHANGEABLE_SETTINGS - UNRELATED_SETTINGS),
+        ("fixed", FIXED_SETTINGS),
+    ],
+)
+def test_settings_of_a_run_that_continues_are_listed(name, settings):
     page = (DOCS / "reference" / "settings.md").read_text()
-    assert "| `trainer` |" in page and update_settings_table(page) == page
+    (listed,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    assert sorted(re.findall(r"`([\w.]+)`", listed)) == sorted(settings)
+
+
+def test_every_setting_and_choice_has_a_comment():
+    """The page of all settings is generated from these comments."""
+    undescribed = [
+        f"{program}.yaml: {setting.name}"
+        for program in PROGRAMS
+        for setting in choices_page.read_settings(CONF / f"{program}.yaml")
+        if not setting.comment
+    ]
+    for group in groups():
+        for choice in choices(group):
+            if not describe(group, choice):
+                undescribed.append(f"{group}={choice}")
+            if group not in choices_page.COLLECTIONS:
+                undescribed += [
+                    f"{group}={choice}: {setting.name}"
+                    for setting in choices_page.choice_settings(group, choice)
+                    if not setting.comment
+                ]
+    assert undescribed == []
+
+
+def test_the_page_of_settings_has_every_choice_and_default():
+    page = choices_page.page()
+    assert page.count("\n## ") == len(groups()) + len(PROGRAMS)
+    assert "| `holdout` | `0.1` | share of the samples for the test" in page
+    assert "| `guidance.scale` | `1.0` |" in page or "| `sampler.guidance.scale` | `1.0` |" in page
+    assert all(f"| `{choice}` |" in page for group in groups() for choice in choices(group))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -138,11 +144,6 @@ def test_settings_in_commands_exist(page):
                     program[:-3],
                     [re.sub("<[^>]*>", "run", word) for word in arguments if word[0] != "-"],
                 )
-
-
-if __name__ == "__main__":
-    page = DOCS / "reference" / "settings.md"
-    page.write_text(update_settings_table(page.read_text()))
 
 
 def test_citations_and_references_agree():
