@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import arguments, report
+from benchmarks.peers.results import format_value
 
 Row = dict[str, Any]
 
@@ -31,6 +32,12 @@ RESULTS = ROOT / "benchmarks" / "results" / "headline.json"
 
 SEEDS = (0, 1, 2)
 SCORE = "frechet_distance_digits"
+
+# of the comparison of image generators; evaluations are those of the default sampler
+NUM_EVALUATIONS = 25
+PEER_SCORES = ("Fréchet distance", "forest AUC")
+OWN_METHOD = "blackout"
+REAL_IMAGES = "training images"
 
 HEAD = """\
 | task | score | this package | alternative | ideal | repetitions |
@@ -68,8 +75,8 @@ def measure(runs: Path, quick: bool) -> Iterator[Row]:
         yield digits(runs, seed, settings)
 
 
-def table(headline: Row, posteriors: Row, energies: Row) -> str:
-    """Return the rows of README's table from the contents of the three files of results."""
+def table(headline: Row, images: Row, posteriors: Row, energies: Row) -> str:
+    """Return the rows of README's table from the contents of the four files of results."""
     drawn = {
         column: [row[column] for row in headline["rows"]]
         for column in ("value", "alternative", "ideal")
@@ -90,6 +97,15 @@ def table(headline: Row, posteriors: Row, energies: Row) -> str:
             f"Gaussian copula: {spread(drawn['alternative'], 2)}",
             f"real digits: {spread(drawn['ideal'], 2)}",
             f"{len(drawn['value'])} trainings",
+        ],
+        [
+            f"the same in {images['seconds']:.0f} CPU seconds, with {NUM_EVALUATIONS} network "
+            "evaluations",
+            "; ".join(f"{name} ↓" for name in PEER_SCORES),
+            scores_text(images, OWN_METHOD),
+            "; ".join(best_peer(images, score) for score in PEER_SCORES),
+            f"training images: {scores_text(images, REAL_IMAGES)}",
+            f"{images['trainings']} training{'s' if images['trainings'] > 1 else ''}",
         ],
         [
             "solve small inverse problems",
@@ -115,6 +131,33 @@ def table(headline: Row, posteriors: Row, energies: Row) -> str:
         ],
     ]
     return HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def score_text(row: Row, score: str) -> str:
+    """Return a score of a row, with its error where there is one."""
+    error = row[f"{score} error"]
+    return format_value(row[score]) + ("" if error is None else f" ± {format_value(error)}")
+
+
+def scores_text(images: Row, method: str) -> str:
+    """Return the scores of a method at the evaluations of the default sampler."""
+    (row,) = [
+        row
+        for row in images["rows"]
+        if row["method"] == method and row["evaluations"] in (None, NUM_EVALUATIONS)
+    ]
+    return "; ".join(score_text(row, score) for score in PEER_SCORES)
+
+
+def best_peer(images: Row, score: str) -> str:
+    """Return the lowest score among the other libraries."""
+    rows = [
+        row
+        for row in images["rows"]
+        if row["evaluations"] == NUM_EVALUATIONS and not row["method"].startswith(OWN_METHOD)
+    ]
+    best = min(rows, key=lambda row: row[score])
+    return f"{best['method']}: {score_text(best, score)}"
 
 
 def versus(chosen: list[float], values: list[float]) -> str:

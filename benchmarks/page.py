@@ -59,7 +59,9 @@ TABLES = {
     "calibration": Table(calibration.table, ("calibration",)),
     "flag_rates": Table(flag_rates.table, ("flag_rates",)),
     "headline": Table(
-        headline.table, ("headline", "posterior_methods", "peers_energies"), setup=False
+        headline.table,
+        ("headline", "peers_images", "posterior_methods", "peers_energies"),
+        setup=False,
     ),
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
     "peers_energies": Table(peers.table, ("peers_energies",)),

@@ -1,4 +1,4 @@
-"""A picture of what an offline W&B run has logged: `python -m benchmarks.wandb_picture RUN --out FILE`.
+"""A picture of what an offline W&B run has logged: `python -m benchmarks.wandb_picture RUN`.
 
 RUN is the folder of a run that was trained with `logger=wandb` (or `[csv,wandb]`) and
 `logger.wandb.mode=offline`. The panels are those of examples/wandb_dashboard.yaml for which the run
