@@ -6,8 +6,7 @@ method. If the method is right, the rank of a statistic of x among those of the 
 log p(y | x) with the uniform distribution; counts have ties, which are broken at random. The
 control `exact` draws from the enumerated posteriors.
 
-The command writes benchmarks/results/calibration.json and the table of
-docs/reference/posteriors.md.
+The command writes benchmarks/results/calibration.json.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,6 @@ from blackout.posterior.diagnostics import coverage, normalised_ranks
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "calibration.json"
-PAGE = ROOT / "docs" / "reference" / "posteriors.md"
-TABLE_START = "<!-- written by python -m benchmarks.calibration -->"
-TABLE_END = "<!-- end of the table -->"
 
 NUM_TRUTHS = 400
 NUM_HIDDEN_TRUTHS = 200  # with hidden elements, where `auto` has 64 particles of 80 steps
@@ -184,8 +180,9 @@ def format_p(value: float) -> str:
     return f"**< 1e{exponent + 1}**" if exponent > -300 else "**0**"
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
-    """Return the table of the page: a line for each problem, a column for each method."""
+def table(results: Mapping[str, Any]) -> str:
+    """Return the p-values: a line for each problem, a column for each method."""
+    rows = results["rows"]
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     cells = {(row["problem"], row["method"]): row for row in rows}
     lines = [f"| problem, prior | {' | '.join(METHODS)} |", "|---" * (1 + len(METHODS)) + "|"]
@@ -198,24 +195,10 @@ def markdown_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def replace_table(page: str, table: str, table_start: str = TABLE_START) -> str:
-    """Return a page with the table between its two marks replaced.
-
-    Raises:
-        ValueError: a page without the marks.
-    """
-    before, start, rest = page.partition(table_start)
-    _, end, after = rest.partition(TABLE_END)
-    if not start or not end:
-        raise ValueError(f"the page needs the lines {table_start} and {TABLE_END}")
-    return f"{before}{start}\n\n{table}\n\n{end}{after}"
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Compute all rows; write the results, and the table of the page unless `--quick` is given."""
+    """Compute all rows, and write the results unless `--quick` is given."""
     parser = arguments(__doc__)
     parser.set_defaults(json=RESULTS, threads=1, device="cpu")
-    parser.add_argument("--page", type=Path, default=PAGE, help="whose table is replaced")
     parser.add_argument("--truths", type=int, default=NUM_TRUTHS)
     parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each measurement")
     options = parser.parse_args(argv)
@@ -231,9 +214,6 @@ def main(argv: list[str] | None = None) -> None:
     command = " ".join(["python -m benchmarks.calibration", *arguments_given])
     seconds = round(time.perf_counter() - start)
     report("simulation-based calibration", rows, options, command=command, seconds=seconds)
-    if not options.quick:
-        page = options.page.read_text(encoding="utf-8")
-        options.page.write_text(replace_table(page, markdown_table(rows)), encoding="utf-8")
 
 
 if __name__ == "__main__":

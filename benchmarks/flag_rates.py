@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,20 @@ def chain_rows(num_draws: int) -> list[dict[str, Any]]:
         print(row, flush=True)
         rows.append(row)
     return rows
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return how many draws of each case were flagged, by any flag and by each that was raised."""
+    rows = results["rows"]
+    names = [flag for flag in FLAGS if any(row[flag] for row in rows)]
+    lines = [
+        f"| perfect draws | draws | flagged | {' | '.join(f'`{name}`' for name in names)} |",
+        "|---" * (3 + len(names)) + "|",
+    ]
+    for row in rows:
+        cells = [row["case"], row["draws"], row["any"], *(row[name] for name in names)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> None:

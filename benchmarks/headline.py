@@ -1,22 +1,18 @@
-"""README's table of results: `python -m benchmarks.headline`.
+"""Default models of digits for README's table of results: `python -m benchmarks.headline RUNS`.
 
-    python -m benchmarks.headline                                        # print the table
-    python -m benchmarks.headline --update                               # write it into README.md
-    python -m benchmarks.headline --measure RUNS --json benchmarks/results/headline.json
+Trains the default model for each of three seeds in the folder RUNS, and scores its final samples:
+the Frechet distance to test digits, in the features of a classifier of digits; the same for a
+Gaussian copula that is fitted to the training digits, and for as many real digits.
 
-The first two read three files of `results/`: `headline.json`; `posterior_methods.json`, which
-`python -m benchmarks.posterior_accuracy` writes; and `peers_energies.json`, which
-`python -m benchmarks.peers.energies` writes. `--measure` trains the default model for each of three
-seeds in the folder RUNS, and scores its final samples: the Frechet distance to test digits, in the
-features of a classifier of digits; the same for a Gaussian copula that is fitted to the training
-digits, and for as many real digits.
+The command writes benchmarks/results/headline.json. README's table has also numbers of `python -m
+benchmarks.posterior_accuracy` and `python -m benchmarks.peers.energies`;
+`python -m benchmarks.page` writes it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,19 +23,21 @@ from typing import Any
 import torch
 
 from benchmarks.measure import arguments, report
+from benchmarks.peers.results import format_value
 
 Row = dict[str, Any]
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-README = ROOT / "README.md"
-TABLE = re.compile(
-    r"(?<=<!-- results: made by `python -m benchmarks\.headline` -->\n)(.*?)(?=<!-- end of)",
-    re.DOTALL,
-)
+RESULTS = ROOT / "benchmarks" / "results" / "headline.json"
 
 SEEDS = (0, 1, 2)
 SCORE = "frechet_distance_digits"
+
+# of the comparison of image generators; evaluations are those of the default sampler
+NUM_EVALUATIONS = 25
+PEER_SCORES = ("Fréchet distance", "forest AUC")
+OWN_METHOD = "blackout"
+REAL_IMAGES = "training images"
 
 HEAD = """\
 | task | score | this package | alternative | ideal | repetitions |
@@ -77,8 +75,8 @@ def measure(runs: Path, quick: bool) -> Iterator[Row]:
         yield digits(runs, seed, settings)
 
 
-def table(headline: Row, posteriors: Row, energies: Row) -> str:
-    """Return the rows of README's table from the contents of the three files of results."""
+def table(headline: Row, images: Row, posteriors: Row, energies: Row) -> str:
+    """Return the rows of README's table from the contents of the four files of results."""
     drawn = {
         column: [row[column] for row in headline["rows"]]
         for column in ("value", "alternative", "ideal")
@@ -99,6 +97,15 @@ def table(headline: Row, posteriors: Row, energies: Row) -> str:
             f"Gaussian copula: {spread(drawn['alternative'], 2)}",
             f"real digits: {spread(drawn['ideal'], 2)}",
             f"{len(drawn['value'])} trainings",
+        ],
+        [
+            f"the same in {images['seconds']:.0f} CPU seconds, with {NUM_EVALUATIONS} network "
+            "evaluations",
+            "; ".join(f"{name} ↓" for name in PEER_SCORES),
+            scores_text(images, OWN_METHOD),
+            "; ".join(best_peer(images, score) for score in PEER_SCORES),
+            f"training images: {scores_text(images, REAL_IMAGES)}",
+            f"{images['trainings']} training{'s' if images['trainings'] > 1 else ''}",
         ],
         [
             "solve small inverse problems",
@@ -126,6 +133,33 @@ def table(headline: Row, posteriors: Row, energies: Row) -> str:
     return HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def score_text(row: Row, score: str) -> str:
+    """Return a score of a row, with its error where there is one."""
+    error = row[f"{score} error"]
+    return format_value(row[score]) + ("" if error is None else f" ± {format_value(error)}")
+
+
+def scores_text(images: Row, method: str) -> str:
+    """Return the scores of a method at the evaluations of the default sampler."""
+    (row,) = [
+        row
+        for row in images["rows"]
+        if row["method"] == method and row["evaluations"] in (None, NUM_EVALUATIONS)
+    ]
+    return "; ".join(score_text(row, score) for score in PEER_SCORES)
+
+
+def best_peer(images: Row, score: str) -> str:
+    """Return the lowest score among the other libraries."""
+    rows = [
+        row
+        for row in images["rows"]
+        if row["evaluations"] == NUM_EVALUATIONS and not row["method"].startswith(OWN_METHOD)
+    ]
+    best = min(rows, key=lambda row: row[score])
+    return f"{best['method']}: {score_text(best, score)}"
+
+
 def versus(chosen: list[float], values: list[float]) -> str:
     """Return a mean, with its mean paired difference ± standard error from the chosen method's."""
     differences = [value - own for value, own in zip(values, chosen, strict=True)]
@@ -144,31 +178,20 @@ def spread(values: list[float], decimals: int) -> str:
     return f"{mean(values):.{decimals}f}{deviation}"
 
 
-def current_table() -> str:
-    """Return the table of the files of results in this repository."""
-    names = ("headline.json", "posterior_methods.json", "peers_energies.json")
-    return table(*(json.loads((RESULTS / name).read_text(encoding="utf-8")) for name in names))
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Print README's table, write it into README.md, or measure."""
+    """Train and score the models; write the results after every training."""
     parser = arguments(__doc__ or "")
-    parser.add_argument("--measure", type=Path, metavar="RUNS", help="train in this folder")
-    parser.add_argument("--update", action="store_true", help="write the table into README.md")
-    parser.set_defaults(device="cpu", threads=1)
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the trainings")
+    parser.set_defaults(json=RESULTS, device="cpu", threads=1)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    if options.measure is not None:
-        rows: list[Row] = []
-        for row in measure(options.measure.resolve(), options.quick):
-            rows.append(row)
-            report("README's results", rows, options)  # written again after every training
-        return
-    lines = current_table()
-    print(lines, end="")
-    if options.update:
-        page = README.read_text(encoding="utf-8")
-        README.write_text(TABLE.sub(lambda _: lines, page), encoding="utf-8")
+    if options.quick and options.json == RESULTS:
+        options.json = None
+    rows: list[Row] = []
+    for row in measure(options.runs.resolve(), options.quick):
+        rows.append(row)
+        command = "python -m benchmarks.headline RUNS"
+        report("default models of digits", rows, options, command=command)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,16 @@ def rows_of(
             rows.append(estimate(toy, num_known, num_steps, particles, num_cases, num_samples))
             print(rows[-1], flush=True)
     return rows
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return the largest error of p(known) over toys, of four particles, by number of steps."""
+    rows = [row for row in results["rows"] if row["particles"] == 4 and row["look-ahead"] == 0.5]
+    lines = ["| `sampler.num_steps` | largest error of p(known) |", "|---|---|"]
+    for num_steps in sorted({row["steps"] for row in rows}):
+        worst = max(row["worst"] for row in rows if row["steps"] == num_steps)
+        lines.append(f"| {num_steps} | {worst:.0%} |")
+    return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> None:

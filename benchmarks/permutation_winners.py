@@ -11,8 +11,7 @@ fitting and solving. Networks have about a minute; simple methods stop when they
 - rankings: 500 votes on eight items, of two Mallows distributions or of voters in a plane; bits of
   a held-out vote.
 
-The command writes benchmarks/results/permutations.json and the table of
-docs/explanation/permutations.md.
+The command writes benchmarks/results/permutations.json.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,6 @@ import torch
 from sklearn.svm import SVC
 from torch import Tensor
 
-from benchmarks.calibration import replace_table
 from benchmarks.measure import arguments, report
 from blackout.data import digits as digit_images
 from blackout.permutations.datasets import sort_digits, tsp
@@ -45,8 +43,6 @@ from blackout.permutations.tours import two_opt
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "permutations.json"
-PAGE = ROOT / "docs" / "explanation" / "permutations.md"
-TABLE_START = "<!-- written by python -m benchmarks.permutation_winners -->"
 
 NUM_PUZZLES = 1000  # test puzzles of each task
 NUM_VOTES = 500  # for training; half as many for validation, eight times as many for the test
@@ -292,8 +288,9 @@ TASKS: dict[str, Callable[[Path, int, int], Iterator[Row]]] = {
 }
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
-    """Return the table of the page; the best value of each task is bold."""
+def table(results: Row) -> str:
+    """Return the values of all methods; the best of each task is bold."""
+    rows = results["rows"]
     lines = ["| task, score | method | value | CPU seconds |", "|---|---|---|---|"]
     for row in rows:
         alternatives = [other["value"] for other in rows if other["task"] == row["task"]]
@@ -319,10 +316,9 @@ def stored_rows(path: Path | None, task: str) -> list[Row]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run all tasks; write the results and the table of the page unless `--quick` is given."""
+    """Run all tasks, and write the results unless `--quick` is given."""
     parser = arguments(__doc__)
     parser.set_defaults(json=RESULTS, threads=1, device="cpu")
-    parser.add_argument("--page", type=Path, default=PAGE, help="whose table is replaced")
     parser.add_argument("--only", choices=TASKS, action="append", help="tasks to run again")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
@@ -339,10 +335,6 @@ def main(argv: list[str] | None = None) -> None:
     arguments_given = sys.argv[1:] if argv is None else argv
     command = " ".join(["python -m benchmarks.permutation_winners", *arguments_given])
     report("networks and simple methods", rows, options, command=command)
-    if not options.quick:
-        page = options.page.read_text(encoding="utf-8")
-        table = markdown_table(rows)
-        options.page.write_text(replace_table(page, table, TABLE_START), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -223,6 +223,20 @@ class ChainMeans:
         return CountPrediction(missing, missing.log())
 
 
+def table(results: Mapping[str, Any]) -> str:
+    """Return the total variation of each method on each problem."""
+    rows = results["rows"]
+    names = [name for name in rows[0] if name not in ("problem", "auto takes")]
+    lines = [
+        f"| problem, prior | `auto` takes | {' | '.join(names)} |",
+        "|---" * (2 + len(names)) + "|",
+    ]
+    for row in rows:
+        values = ["" if row[name] == "-" else f"{row[name]:.3f}" for name in names]
+        lines.append(f"| {row['problem']} | {row['auto takes']} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
 WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {
     "methods": methods,
     "growth": growth,

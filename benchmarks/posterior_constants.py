@@ -11,7 +11,7 @@ The command writes benchmarks/results/posterior_constants.json.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,20 @@ def sums(problems: Sequence[ExactProblem], size: Size) -> Iterator[Row]:
 TABLES = {"levels": levels, "look_ahead": look_ahead, "sums": sums}
 
 
+def table(results: Mapping[str, Any]) -> str:
+    """Return the distance to the exact posterior for each value of a setting."""
+    lines = [
+        "| setting | value | distance | of perfect draws | evaluations |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        distances = f"{row['distance']:.3f} | {row['perfect']:.3f}"
+        lines.append(
+            f"| {row['setting']} | {row['value']} | {distances} | {row['evaluations']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the table, and write it as JSON."""
     parser = arguments(__doc__)
@@ -150,10 +164,10 @@ def main(argv: list[str] | None = None) -> None:
         size = Size(4, 2)
         problems = problems[:1]
     rows = []
-    for name, table in TABLES.items():
+    for name, make_rows in TABLES.items():
         if options.only not in (None, name):
             continue
-        for row in table(problems, size):
+        for row in make_rows(problems, size):
             print(row, flush=True)
             rows.append(row)
     arguments_given = sys.argv[1:] if argv is None else argv

@@ -15,7 +15,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from benchmarks import headline, table
+from benchmarks import table
 from blackout.cli import compare, compress, inspect
 from blackout.networks import ResidualMLP
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
@@ -126,11 +126,6 @@ def test_the_readme_is_short_and_links_every_page():
     ]
     assert len(README.split()) <= 700
     assert [page for page in [*pages, "docs/faq.md"] if f"]({page})" not in README] == []
-
-
-def test_the_table_of_results_is_that_of_its_command(capsys):
-    headline.main([])
-    assert headline.TABLE.search(README)[0] == capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python train.py")])

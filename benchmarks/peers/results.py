@@ -82,6 +82,12 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def table(results: Row) -> str:
+    """Return the title and the table of the contents of a result file."""
+    title = f"{results['title'][0].upper()}{results['title'][1:]}"
+    return f"{title}.\n\n{markdown(results['rows'])}"
+
+
 def write_results(
     options: argparse.Namespace, title: str, rows: Sequence[Row], **facts: Any
 ) -> None:

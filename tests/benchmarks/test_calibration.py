@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration import (
-    PAGE,
-    RESULTS,
     calibrate,
     calibration_rows,
     exact_draws,
     main,
-    markdown_table,
     rank_p_values,
     ranks_of_truths,
-    replace_table,
 )
 from benchmarks.exact_posteriors import ExactProblem, exact_problems, rough_prior
 from blackout.posterior import Binomial, Direct, Identity
@@ -100,11 +96,3 @@ def test_rows_are_a_function_of_the_seeds():
     problem = ExactProblem("thinning", rough_prior(2, 3), Identity(), Binomial(0.4))
     first, second = (calibration_rows([problem], 50, 4) for _ in range(2))
     assert [row["p_values"] for row in first] == [row["p_values"] for row in second]
-
-
-def test_the_page_has_the_table_of_the_results():
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]
-    page = PAGE.read_text(encoding="utf-8")
-    assert replace_table(page, markdown_table(rows)) == page
-    with pytest.raises(ValueError, match="needs the lines"):
-        replace_table("no table", "")

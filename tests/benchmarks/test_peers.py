@@ -1,4 +1,4 @@
-"""Judges and reference samplers of the comparisons with other libraries, and their page."""
+"""Judges and reference samplers of the comparisons with other libraries."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers import energies, images, lattice, page, posteriors, processes
+from benchmarks.peers import energies, images, lattice, posteriors, processes
 from benchmarks.peers.budget import WARMUP_SHARE, lr_factor
 from benchmarks.peers.comparison import images_of, independent_pixels, resampled_images, summarise
 from benchmarks.peers.judges import Judge, auc, auc_with_error, two_sample_auc
@@ -148,12 +148,6 @@ def test_draws_of_training_images_follow_the_likelihood(data):
 def test_recorded_commands_name_no_files():
     words = ["--seconds", "2", "--json", "/a/b.json", "--model", "/a/run"]
     assert describe_command("python -m x", words) == "python -m x --seconds 2 --model <run>"
-
-
-def test_the_page_has_the_tables_of_the_result_files():
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert page.TABLE.search(text) and page.update(text) == text
-    assert len(page.TABLE.sub("", text).split()) <= 500
 
 
 @pytest.mark.deep

@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.calibration import replace_table
 from benchmarks.permutation_winners import (
-    PAGE,
-    RESULTS,
-    TABLE_START,
     best_two_opt,
     main,
     mallows_votes,
-    markdown_table,
     nearest_neighbour_tours,
     sort_by_classifier,
     spatial_votes,
@@ -58,9 +53,3 @@ def test_every_task_has_rows(task, tmp_path, capsys):
     assert len(rows) == expected
     assert all(row["value"] > -1e-4 for row in rows)  # float32 rounds tours of 2-opt
     capsys.readouterr()
-
-
-def test_the_page_has_the_table_of_the_results():
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]
-    page = PAGE.read_text(encoding="utf-8")
-    assert replace_table(page, markdown_table(rows), TABLE_START) == page

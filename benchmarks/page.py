@@ -1,0 +1,148 @@
+"""Tables of README and docs/ from benchmarks/results/*.json: `python -m benchmarks.page`.
+
+    python -m benchmarks.page          # write all tables into their pages
+    python -m benchmarks.page --check  # list the pages that are out of date, with exit code 1
+
+A page has a table between two lines,
+
+    <!-- table: NAME -->
+    <!-- end of table -->
+
+where NAME is a key of `TABLES`. What stands between them is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import (
+    calibration,
+    flag_rates,
+    headline,
+    known_probability,
+    permutation_winners,
+    posterior_accuracy,
+    posterior_constants,
+)
+from benchmarks.peers import results as peers
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+MARKER = re.compile(r"<!-- (?:table: .*?|end of table) -->")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is generated from result files.
+
+    Args:
+        function: the contents of the files, in this order -> Markdown.
+        files: names in benchmarks/results, without `.json`.
+        setup: whether a line with command, machine, date and file of each result follows.
+    """
+
+    function: Callable[..., str]
+    files: tuple[str, ...]
+    setup: bool = True
+
+
+# one line for each table; the function is next to the benchmark that writes the file
+TABLES = {
+    "calibration": Table(calibration.table, ("calibration",)),
+    "flag_rates": Table(flag_rates.table, ("flag_rates",)),
+    "headline": Table(
+        headline.table,
+        ("headline", "peers_images", "posterior_methods", "peers_energies"),
+        setup=False,
+    ),
+    "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
+    "peers_energies": Table(peers.table, ("peers_energies",)),
+    "peers_images": Table(peers.table, ("peers_images",)),
+    "permutations": Table(permutation_winners.table, ("permutations",)),
+    "posterior_constants": Table(posterior_constants.table, ("posterior_constants",)),
+    "posterior_methods": Table(posterior_accuracy.table, ("posterior_methods",)),
+}
+
+
+def pages() -> list[Path]:
+    """Return README and all pages of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return the contents of benchmarks/results/<name>.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def setup_line(name: str, results: dict[str, Any]) -> str:
+    """Return command, machine, date and file of a result in one line."""
+    machine = results["machine"]
+    command = results.get("command") or machine.get("command")
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    words = [machine["device"], threads, machine["date"], f"`benchmarks/results/{name}.json`"]
+    if command:
+        words.insert(0, f"`{command}`")
+    return ", ".join(words)
+
+
+def markdown(name: str) -> str:
+    """Return a table with its setup.
+
+    Raises:
+        ValueError: no table has this name.
+    """
+    if name not in TABLES:
+        raise ValueError(f"no table is called {name!r}; there are {', '.join(TABLES)}")
+    table = TABLES[name]
+    contents = {file: load(file) for file in table.files}
+    text = table.function(*contents.values()).strip()
+    if table.setup:
+        setups = [setup_line(file, results) for file, results in contents.items()]
+        text = "\n\n".join([text, *setups])
+    return text
+
+
+def update(page: str) -> str:
+    """Return a page with its tables made from the result files.
+
+    Raises:
+        ValueError: a marker without its partner, or an unknown name.
+    """
+    if len(MARKER.findall(page)) != 2 * len(MARKED.findall(page)):
+        raise ValueError("a table needs `<!-- table: NAME -->` and `<!-- end of table -->`")
+    return MARKED.sub(lambda match: f"{match[1]}{markdown(match[2])}\n{match[4]}", page)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the tables into the pages, or list the pages that are out of date."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.page",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(argv)
+    outdated = []
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        updated = update(text)
+        if updated == text:
+            continue
+        outdated.append(path)
+        print(path.relative_to(ROOT).as_posix())
+        if not options.check:
+            path.write_text(updated, encoding="utf-8")
+    if options.check and outdated:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
