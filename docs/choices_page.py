@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from blackout.config.choices import PROGRAMS, choices, describe, groups
+from blackout.config.choices import PROGRAMS, describe_choice, list_choices, list_groups
 from blackout.files import CONF
 
 # groups whose choices only set settings of other groups: these are described where they belong
@@ -51,12 +51,12 @@ def page(conf: Path = CONF) -> str:
     for program in PROGRAMS:
         parts.append(f"## {program}.py\n")
         parts.append(settings_table(read_settings(conf / f"{program}.yaml")))
-    for group in groups(conf):
+    for group in list_groups(conf):
         parts.append(f"## {group}\n")
         parts.append(choices_table(group, conf))
         if group in COLLECTIONS:
             continue
-        for choice in choices(group, conf):
+        for choice in list_choices(group, conf):
             if settings := choice_settings(group, choice, conf):
                 parts.append(f"### {group}={choice}\n")
                 parts.append(settings_table(settings))
@@ -66,7 +66,8 @@ def page(conf: Path = CONF) -> str:
 def choices_table(group: str, conf: Path = CONF) -> str:
     """Return a table with a row for every choice of a group."""
     rows = [
-        f"| `{choice}` | {cell(describe(group, choice, conf))} |" for choice in choices(group, conf)
+        f"| `{choice}` | {cell(describe_choice(group, choice, conf))} |"
+        for choice in list_choices(group, conf)
     ]
     return "\n".join([f"| `{group}=` | what it is |", "|---|---|", *rows, ""])
 
@@ -88,7 +89,7 @@ def choice_settings(group: str, choice: str, conf: Path = CONF) -> list[Setting]
     """
     others = {
         setting.name: setting.comment
-        for other in reversed(choices(group, conf))
+        for other in reversed(list_choices(group, conf))
         for setting in read_settings(conf / group / f"{other}.yaml")
         if setting.comment
     }

@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from blackout.cli.run_directory import CHANGEABLE_SETTINGS, FIXED_SETTINGS, UNRELATED_SETTINGS
-from blackout.config.choices import PROGRAMS, choices, describe, groups
+from blackout.config.choices import PROGRAMS, describe_choice, list_choices, list_groups
 from blackout.files import CONF
 from docs import choices_page
 
@@ -64,9 +64,9 @@ def test_every_setting_and_choice_has_a_comment():
         for setting in choices_page.read_settings(CONF / f"{program}.yaml")
         if not setting.comment
     ]
-    for group in groups():
-        for choice in choices(group):
-            if not describe(group, choice):
+    for group in list_groups():
+        for choice in list_choices(group):
+            if not describe_choice(group, choice):
                 undescribed.append(f"{group}={choice}")
             if group not in choices_page.COLLECTIONS:
                 undescribed += [
@@ -79,10 +79,12 @@ def test_every_setting_and_choice_has_a_comment():
 
 def test_the_page_of_settings_has_every_choice_and_default():
     page = choices_page.page()
-    assert page.count("\n## ") == len(groups()) + len(PROGRAMS)
+    assert page.count("\n## ") == len(list_groups()) + len(PROGRAMS)
     assert "| `holdout` | `0.1` | share of the samples for the test" in page
     assert "| `guidance.scale` | `1.0` |" in page or "| `sampler.guidance.scale` | `1.0` |" in page
-    assert all(f"| `{choice}` |" in page for group in groups() for choice in choices(group))
+    assert all(
+        f"| `{choice}` |" in page for group in list_groups() for choice in list_choices(group)
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
