@@ -55,7 +55,7 @@ class Guidance:
     between: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        ensure(self.scale >= 0, f"scale must not be negative, not {self.scale}")
+        ensure(self.scale >= 0, f"scale must be at least 0, not {self.scale}")
         check_range(self.between, "between")
 
     def scale_at(self, t: float) -> float:

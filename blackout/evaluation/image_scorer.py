@@ -24,12 +24,7 @@ from blackout.evaluation.image_scores import (
     check_scores,
     compute_scores,
 )
-from blackout.evaluation.reference import (
-    Reference,
-    check_images,
-    dataset_reference,
-    file_reference,
-)
+from blackout.evaluation.reference import Reference, check_images, dataset_reference, file_reference
 from blackout.protocols import Samples, Source, Split
 from blackout.representation import format_arguments
 

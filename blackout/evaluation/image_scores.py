@@ -23,10 +23,7 @@ from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.inception_score import SEED, SPLITS, InceptionScore
 from blackout.evaluation.kernel_distance import SUBSETS, choose_subset_size, kernel_distance
 from blackout.evaluation.precision_recall import DENSITY_NEIGHBOURS, NEIGHBOURS, precision_recall
-from blackout.evaluation.reference import (
-    Reference,
-    extractor_origin,
-)
+from blackout.evaluation.reference import Reference, extractor_origin
 from blackout.protocols import MetricDescription, Samples, Scores
 from blackout.representation import format_arguments
 

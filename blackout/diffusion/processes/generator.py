@@ -122,7 +122,10 @@ class MatrixExponential:
         self._powers: dict[torch.device, Tensor] = {}
         # a weak reference: in a reference cycle with its cache the object would outlive its last
         # use until the garbage collector runs
-        compute = partial(MatrixExponential._compute_single, weakref.proxy(self))  # type: ignore[arg-type]
+        compute = partial(
+            MatrixExponential._compute_single,
+            weakref.proxy(self),  # type: ignore[arg-type]
+        )
         self._compute_cached = lru_cache(max(1, CACHE_BYTES // (8 * generator.numel())))(compute)
 
     def __call__(self, tau: Tensor) -> Tensor:
