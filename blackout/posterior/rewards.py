@@ -15,8 +15,9 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.posterior.noise import Noise, to_tensor
+from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator, SampleSet
+from blackout.posterior.parameter_maps import to_tensor
 from blackout.representation import format_fields
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.errors import ensure
-from blackout.posterior.noise import Gaussian, Poisson, read_array
+from blackout.posterior.noise import Gaussian, Poisson
 from blackout.posterior.operators.base import Operator
+from blackout.posterior.parameter_maps import read_array
 from blackout.representation import format_fields
 
 MIN_DIVISOR = 1e-12  # sums of weights below this are replaced by it, as for black measurements

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.errors import ensure
-from blackout.posterior.noise import read_array
 from blackout.posterior.operators.base import Operator
+from blackout.posterior.parameter_maps import read_array
 from blackout.representation import format_fields
 
 
