@@ -235,7 +235,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         epochs_steps = MAX_EPOCHS * source.size("train") // settings["batch_size"]
         return min(MLP_STEPS, max(MIN_STEPS, epochs_steps))
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return `label_dropout` and `validation_draws`.
 
         Warns:
@@ -311,7 +311,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return CountDraw(model, sampler, {}, all_labels(model))
 
     def supports_restarts(self, model: BlackoutDiffusion) -> bool:
-        """Whether samples can start from noised data: with pure death."""
+        """Return whether samples can start from noised data: with pure death."""
         return isinstance(model.process, PureDeath)
 
     def restart(

@@ -218,7 +218,7 @@ def start_mean(
 def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) -> None:
     """Raise ValueError unless classes are num_samples int64 numbers below num_classes."""
     if num_classes is None:
-        raise ValueError("this model was trained without classes")
+        raise ValueError("this model was trained without classes: leave classes out")
     if classes.dtype != torch.int64 or tuple(classes.shape) != (num_samples,):
         raise ValueError(
             f"classes must be {num_samples} int64 numbers, "

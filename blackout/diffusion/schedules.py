@@ -407,7 +407,7 @@ def step_times(num_steps: int, length: int) -> Tensor:
     _check_num_steps(num_steps)
     ensure(
         num_steps <= length,
-        f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}",
+        f"num_steps must be at most {length}, the steps of the chain, not {num_steps}",
     )
     return torch.linspace(0, length, num_steps + 1, dtype=torch.float64).round()
 

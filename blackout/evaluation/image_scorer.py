@@ -71,7 +71,7 @@ class ImageScorer:
 
     @cached_property
     def extractor(self) -> ModuleExtractor:
-        """Return the extractor, made on first use without changing the global random state."""
+        """The extractor, made on first use without changing the global random state."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             return self._make_extractor()
 

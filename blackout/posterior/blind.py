@@ -57,7 +57,7 @@ class UnknownParameter:
 
     @property
     def median(self) -> float:
-        """Return the median of the prior, sqrt(low high); see the class."""
+        """The median of the prior, sqrt(low high); see the class."""
         return math.sqrt(self.low * self.high)
 
     def quantile(self, probability: Tensor) -> Tensor:

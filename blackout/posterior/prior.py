@@ -77,13 +77,13 @@ class Prior:
 
     @property
     def evaluations(self) -> int:
-        """Return the number of network evaluations so far, each of a batch."""
+        """The number of network evaluations so far, each of a batch."""
         assert isinstance(self.denoiser, CountingDenoiser)
         return self.denoiser.evaluations
 
     @property
     def final_time(self) -> float:
-        """Return the largest time of the grid."""
+        """The largest time of the grid."""
         return float(self.times[-1])
 
     def reverse_times(self, t: float, num_steps: int | None = None) -> Tensor:

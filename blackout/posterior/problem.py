@@ -67,7 +67,7 @@ class InverseProblem:
 
     @property
     def smooth(self) -> bool:
-        """Return whether the likelihood extends to real x."""
+        """Whether the likelihood extends to real x."""
         return self.noise.smooth
 
     def log_likelihood(self, x: Tensor) -> Tensor:

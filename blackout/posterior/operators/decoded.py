@@ -68,7 +68,9 @@ class Decoded(Operator):
             return None
         codes = self.encoder(data).detach().double()
         code_shape = tuple(codes.shape[1:])
-        ensure(code_shape == shape, f"the encoder returns {code_shape}, not {shape}")
+        ensure(
+            code_shape == shape, f"the encoder must return codes of shape {shape}, not {code_shape}"
+        )
         return codes
 
     def prepare(self, model: BlackoutDiffusion) -> None:

@@ -178,7 +178,7 @@ class Scores(StepCallback):
 
 
 def _validates(trainer: pl.Trainer) -> bool:
-    """Whether there are validations during training."""
+    """Return whether there are validations during training."""
     source = trainer.datamodule.source  # type: ignore[attr-defined]
     return bool(trainer.limit_val_batches and source.size("val"))
 
