@@ -40,7 +40,7 @@ class UnknownParameter:
     Raises:
         ValueError: values that are not 0 < low < high.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_blind.py.
     """
 
     component: str
@@ -83,7 +83,7 @@ class BlindProblem(InverseProblem):
         measurement: see `InverseProblem`.
         unknown: the parameter.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_blind.py.
     """
 
     unknown: UnknownParameter

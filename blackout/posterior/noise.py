@@ -40,7 +40,7 @@ class Noise(ABC):
 
     By default y are integers with expectation m.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_noise.py.
     """
 
     # whether log p(y | m) is smooth in m, so that real m between integers make sense
@@ -76,7 +76,7 @@ class Noise(ABC):
         Returns:
             float64 of y's shape [n, *measurement], not negative.
 
-        References: this project; checked in tests/posterior/test_parts.py.
+        References: this project; checked in tests/posterior/test_noise.py.
         """
         mean_at_zero = self.mean(torch.zeros_like(y))
         slope = self.mean(torch.ones_like(y)) - mean_at_zero
@@ -188,7 +188,7 @@ class Binomial(Noise):
     Raises:
         ValueError: a survival outside (0, 1].
 
-    References: definition of the binomial; checked in tests/posterior/test_parts.py.
+    References: definition of the binomial; checked in tests/posterior/test_noise.py.
 
     Example:
         >>> m = torch.tensor([[10, 20]])
@@ -207,7 +207,7 @@ class Binomial(Noise):
         The gamma function extends it to real m; it is -inf where y > m.
 
         References: definition of the binomial; real m: this project, checked in
-            tests/posterior/test_parts.py.
+            tests/posterior/test_noise.py.
         """
         p = broadcast_map(self.survival, y, "survival")
         y = y.double()
@@ -257,7 +257,7 @@ class Poisson(Noise):
     Raises:
         ValueError: an exposure or background out of range.
 
-    References: definition of the Poisson distribution; checked in tests/posterior/test_parts.py.
+    References: definition of the Poisson distribution; checked in tests/posterior/test_noise.py.
 
     Example:
         >>> Poisson(exposure=0.5, background=2.0).mean(torch.tensor([[4, 8]])).tolist()
@@ -379,7 +379,7 @@ class Gaussian(Noise):
     Raises:
         ValueError: a standard deviation that is not positive.
 
-    References: definition of the normal; checked in tests/posterior/test_parts.py.
+    References: definition of the normal; checked in tests/posterior/test_noise.py.
 
     Example:
         >>> Gaussian(2.0).variance(torch.tensor([[4, 8]])).tolist()
@@ -436,7 +436,7 @@ class Camera(Poisson):
     Raises:
         ValueError: a parameter out of range.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_noise.py.
 
     Example:
         >>> noise = Camera(exposure=0.5, gain=2.0, offset=100.0, readout=1.5)

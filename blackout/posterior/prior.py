@@ -96,7 +96,7 @@ class Prior:
         Returns:
             float64 [H + 1], the first 0 and the last t.
 
-        References: this project; checked in tests/posterior/test_parts.py.
+        References: this project; checked in tests/posterior/test_prior.py.
         """
         first = self.times[1]
         last = torch.tensor(t, dtype=torch.float64)

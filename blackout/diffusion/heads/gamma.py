@@ -43,11 +43,10 @@ class GammaHead:
     where dispersed elements count less. In y0 the concentration is that of an element given the
     gain, which is larger than r (`Elements`).
 
-    A network of zeros is the model of independent counts times a gain, and f is of order 1 for
-    every element and at every time. The exponential is the Poisson loss's canonical link: where its
-    gradient by a bias vanishes, so does the weighted sum of y - N, so that totals are not predicted
-    too small. (A share that is missing in predictions at all times is missing from every e-fold of
-    the growth of X_t.)
+    A network of zeros is the model of independent counts times a gain. The exponential is the
+    Poisson loss's canonical link: where its gradient by a bias vanishes, so does the weighted sum
+    of y - N, so that totals are not predicted too small. (A share that is missing in predictions at
+    all times is missing from every e-fold of the growth of X_t.)
 
     References: this project; checked in tests/networks/test_elements.py.
 
