@@ -5,7 +5,7 @@ Where the ideas of Santos et al. 2023 are:
     section 2.5, eqs. 7 and 8      X_t | X_0 ~ Binomial(X_0, e^-t)        processes/pure_death.py
     section 2.5, eq. 9             reverse birth rate                     processes/pure_death.py
     section 2.5, eqs. 12 and 13    binomial bridge X_s | X_0, X_t         processes/pure_death.py
-    section 2.6, eqs. 56 to 60     observation times                      schedules.py
+    appendix E, eqs. 56 to 60      observation times                      schedules.py
     section 2.6, eqs. 14 and 15    losses                                 losses.py
     section 2.6, Algorithm 1       a training step                        model.py
     section 2.7, Algorithm 2       the sampling loop                      sampling.py

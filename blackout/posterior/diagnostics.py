@@ -209,7 +209,7 @@ def standardised_residuals(noise: Noise, y: Tensor, m: Tensor, mask: Tensor | No
         m: noiseless values [n, *measurement].
         mask: observed elements, bool [*measurement]; None for all.
 
-    References: definition of standardised residuals; checked in tests/posterior/test_diagnostics.py.
+    References: definition; checked in tests/posterior/test_diagnostics.py.
     """
     error = y - noise.mean(m)
     deviation = noise.variance(m).sqrt()
