@@ -201,7 +201,7 @@ class Draw(Protocol):
         """Return what is made of the samples of a seed besides their file; None for nothing."""
         return None
 
-    def about(self, seed: int) -> Mapping[str, Any]:
+    def metadata(self, seed: int) -> Mapping[str, Any]:
         """Return numbers and arrays by name that the file of samples also holds."""
         return {}
 

@@ -26,7 +26,7 @@ FIRST = {
     "blackout.diffusion.model.BlackoutDiffusion": "network, head, process, schedule, loss, sampler",
     "blackout.data.count_data.CountData": "training, validation and test counts, and their facts",
     "blackout.diffusion.processes.base.Process": "how counts decay: forward draws, bridges, rates",
-    "blackout.diffusion.heads.Head": "what a network's outputs mean",
+    "blackout.diffusion.heads.base.Head": "what a network's outputs mean",
     "blackout.diffusion.losses.Loss": "what is trained on",
     "blackout.diffusion.kernels.base.Kernel": "one step of a sampler",
     "blackout.evaluation.image_scores.ImageScores": "FID, IS, KID, precision and recall",

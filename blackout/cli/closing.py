@@ -322,7 +322,7 @@ def draw_samples(draw: Draw, directory: Path, num_samples: int) -> dict[str, Any
     trajectory.save(draw, folder)
     save_picture(draw.picture(samples), directory / "final.png")
     file = directory / "final.npz"
-    with sample_file(file, num_samples, draw.names, draw.about(seed=0)) as write:
+    with sample_file(file, num_samples, draw.names, draw.metadata(seed=0)) as write:
         write(samples)
     outputs = draw.outputs(seed=0)
     if outputs is None:

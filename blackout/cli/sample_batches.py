@@ -150,7 +150,7 @@ class SampleWriter(ExitStack):
         self._shown: list[Samples] = []
         self._outputs = draw.outputs(seed)
         path = out / f"{draw.names.file}.npz"
-        file = sample_file(path, len(indices), draw.names, draw.about(seed))
+        file = sample_file(path, len(indices), draw.names, draw.metadata(seed))
         self._write = self.enter_context(file)
 
     def add(self, samples: Samples) -> None:

@@ -131,7 +131,7 @@ class CountData:
             self._check_val_rows(self.val_rows)
         if self.flip and len(self.shape) != 3:
             shape = f"{self.name} has samples of shape {self.shape}"
-            raise ValueError(f"flip mirrors images [C, H, W], but {shape}")
+            raise ValueError(f"flip mirrors images [C, H, W], but {shape}: use flip=false")
         object.__setattr__(self, "_train_on_device", self.train)
 
     @classmethod

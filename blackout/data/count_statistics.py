@@ -159,7 +159,7 @@ def neighbour_correlation(counts: Tensor | DiskCounts) -> float:
 
 
 def is_underdispersed(counts: Tensor | DiskCounts) -> bool:
-    """Whether the lower half of an image's counts is narrower than mixtures of Poisson counts.
+    """Return whether an image's lower counts vary less than mixtures of Poisson counts.
 
     For a mixture, k! p_k is log-convex by the Cauchy-Schwarz inequality:
     (k + 1) p_{k+1} p_{k-1} >= k p_k^2. The values of a camera around its offset are not. At most

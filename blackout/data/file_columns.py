@@ -183,7 +183,7 @@ class _ColumnSelection:
 
 
 def note_repeated_names(features: tuple[str, ...]) -> None:
-    """Give a note of elements that `columns` and `exclude` cannot name.
+    """Warn about elements that `columns` and `exclude` cannot name.
 
     Warns:
         Note: elements with the same name.

@@ -129,7 +129,7 @@ class Arrangement:
 
 
 def note_axes(name: str, contents: FileContents, layout: FileLayout) -> None:
-    """Give a note of how the named axes of an array are read.
+    """Warn how the named axes of an array are read.
 
     Warns:
         Note: axes in another order than that of counts, or with unknown names.

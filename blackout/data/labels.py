@@ -203,7 +203,7 @@ def _encode_column(
 
 
 def _needs_bins(name: str, column: Array) -> bool:
-    """Whether a column is a total, or has numbers with fractions."""
+    """Return whether a column is a total, or has numbers with fractions."""
     has_fractions = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
     return name == TOTAL or has_fractions
 

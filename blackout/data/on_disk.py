@@ -52,7 +52,7 @@ def _read_into(descriptor: int, buffer: memoryview, position: int) -> int:
 
 
 def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None) -> bool:
-    """Whether counts are read from disk: as the user says, else where they are large."""
+    """Return whether counts are read from disk: as the user says, else where they are large."""
     if in_memory is not None:
         return not in_memory
     max_bytes = min(MAX_MEMORY_BYTES, available_memory() * MEMORY_FRACTION)
@@ -349,7 +349,7 @@ def _write_folder(folder: Path, path: Path, blocks: Blocks) -> None:
 
 
 def _is_damaged(folder: Path) -> bool:
-    """Whether a file of packed rows is missing or differs from its checksum."""
+    """Return whether a file of packed rows is missing or differs from its checksum."""
     try:
         description = read_mapping(folder / "about.json")
         checksums = description.pop("checksums", None)

@@ -31,7 +31,7 @@ def refuse_unused(settings: Mapping[str, tuple[Any, Any]], reason: str) -> None:
             raise UserError(f"dataset.{name}={value} is not used: {reason}; leave it out")
 
 
-def name_reading(contents: FileContents) -> None:
+def warn_about_reading(contents: FileContents) -> None:
     """Warn how a file was read, where that is not plain.
 
     Warns:
@@ -44,7 +44,9 @@ def name_reading(contents: FileContents) -> None:
         warnings.warn(Finding(problem), stacklevel=3)
 
 
-def name_unused(contents: FileContents, used: Collection[str], dropped: Collection[str]) -> None:
+def warn_about_unused(
+    contents: FileContents, used: Collection[str], dropped: Collection[str]
+) -> None:
     """Warn about what a file holds besides the counts and what is used with them.
 
     Args:

@@ -43,7 +43,7 @@ from blackout.data.splits import (
     take_validation,
     validation_size,
 )
-from blackout.data.unused import name_reading, name_unused, refuse_unused
+from blackout.data.unused import refuse_unused, warn_about_reading, warn_about_unused
 from blackout.errors import UserError, ensure
 from blackout.protocols import Split
 
@@ -178,7 +178,7 @@ def counts(  # noqa: PLR0913 - built from YAML
 
     # 1. Read the arrays of the file; sequences become counts.
     contents = read_file(file, layer)
-    name_reading(contents)
+    warn_about_reading(contents)
     if sequences is not None:
         contents = encode_sequences(file, contents, sequences, letters)
     units = _check_units(offset, gain)
@@ -196,7 +196,7 @@ def counts(  # noqa: PLR0913 - built from YAML
             _refuse_split_settings(contents, split_plan, layout)
             parts |= _read_own_splits(contents, layout, units)
             used = {f"{split}{suffix}" for split in SPLITS for suffix in ("", "_labels")}
-            name_unused(contents, used, ())
+            warn_about_unused(contents, used, ())
             if "val" not in contents.arrays:
                 parts |= _take_validation_parts(parts, validation, seed)
             inspected = parts.pop("inspected")
@@ -209,7 +209,7 @@ def counts(  # noqa: PLR0913 - built from YAML
             used = {*metadata, table.name}
             if mask is not None:
                 used.add(mask)
-            name_unused(contents, used, set(map(str, layout.exclude)))
+            warn_about_unused(contents, used, set(map(str, layout.exclude)))
 
             # 3. Label the samples, and hold some of them out.
             classes = _read_classes(label_columns, table.columns, bins, bool(covariate_columns))

@@ -1,5 +1,22 @@
 """Blackout Diffusion: processes, schedules, heads, losses, samplers, likelihood bounds.
 
+Where the ideas of Santos et al. 2023 are:
+
+    section 2.5, eqs. 7 and 8      X_t | X_0 ~ Binomial(X_0, e^-t)        processes/pure_death.py
+    section 2.5, eq. 9             reverse birth rate                     processes/pure_death.py
+    section 2.5, eqs. 12 and 13    binomial bridge X_s | X_0, X_t         processes/pure_death.py
+    appendix E, eqs. 56 to 60      observation times                      schedules.py
+    section 2.6, eqs. 14 and 15    losses                                 losses.py
+    section 2.6, Algorithm 1       a training step                        model.py
+    section 2.7, Algorithm 2       the sampling loop                      sampling.py
+    section 2.7, Algorithm 2       a reverse step: bridge, Poisson leap   kernels/pure_death.py
+    section 3                      y = softplus(network)                  heads/pure_death.py
+    appendix A                     chains in discrete time                processes/discrete_time.py
+    appendix B                     processes on finitely many states      processes/finite_states.py
+    appendix F, eqs. 64 and 70     the likelihood behind the losses       likelihood.py
+    appendix G, Algorithm 3        training any jump process              losses.py, `RateLoss`
+    appendix G, Algorithm 4        sampling any jump process              kernels/tau_leap.py
+
 Every component is exported here, and so named in YAML files and saved models
 (`blackout.diffusion.PoissonLeap`): files can move.
 """

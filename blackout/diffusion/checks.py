@@ -13,7 +13,7 @@ from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.particles import Particles, run_particles
-from blackout.diffusion.predictions import Prediction, misfit
+from blackout.diffusion.predictions import Prediction, mismatch_error
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
@@ -75,7 +75,7 @@ def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
     def check_shape(k: int, xt: Tensor, prediction: Prediction | None) -> None:
         if xt.shape != shape:  # stop here: a kernel that broadcasts enlarges it with every step
             needed = f"states of {list(shape)}, and made {list(xt.shape)}"
-            raise misfit(sampler.kernel, model.process, needed)
+            raise mismatch_error(sampler.kernel, model.process, needed)
 
     scale = 1.0 if model.num_classes is None else sampler.guidance.scale
     denoiser = GuidedDenoiser(

@@ -209,7 +209,7 @@ def _covariates(model: ConditionalModel) -> tuple[int, Mapping[str, Sequence[Any
     if model.num_classes is None:
         raise UserError(
             "classes, given: this model was trained without classes and covariates, "
-            "with conditional=false"
+            "with conditional=false: leave them out"
         )
     num_combinations = math.prod(map(len, covariates.values()))
     num_plain, remainder = divmod(model.num_classes, num_combinations)

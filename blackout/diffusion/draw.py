@@ -119,7 +119,7 @@ class CountDraw(Draw):
         """Facts of the model's data."""
         return self.model.config.get("data", {})
 
-    def about(self, seed: int) -> Mapping[str, int]:
+    def metadata(self, seed: int) -> Mapping[str, int]:
         """Return seed and largest possible count in the units of the data's file.
 
         Offset and gain of the file are added unless they are 0 and 1.
@@ -136,7 +136,7 @@ class CountDraw(Draw):
         if len(self.data.get("features") or ()) != math.prod(self.model.shape):
             return None
         covariates = self.condition.get("given") or {}
-        return AnnotatedSamples(self.data, self.about(seed), covariates, self._latent)
+        return AnnotatedSamples(self.data, self.metadata(seed), covariates, self._latent)
 
     def _latent(self, counts: Tensor) -> Any:
         """Return features of counts [n, D], float32 [n, width], or None if the network has none."""

@@ -37,7 +37,7 @@ from blackout.diffusion.likelihood_report import (
     report_likelihood,
 )
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.diffusion.predictions import misfit
+from blackout.diffusion.predictions import mismatch_error
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.generator import embed_matrix
 from blackout.diffusion.restarts import restart, restoration_panels, time_at
@@ -120,7 +120,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return data if isinstance(data, CountData) else CountData.from_array(data)
 
     def divide(self, data: Any, validation: float) -> CountData:
-        """See `split_array`."""
+        """Divide an array into training and validation data; see `split_array`."""
         return split_array(data, validation)
 
     def describe_data(self, settings: Plain, source: CountData) -> dict[str, Any]:
@@ -179,10 +179,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         sizes = labels.bincount(minlength=num_classes)
         # sums of every class, without the average sample that `class_means` adds
         class_sums = (sizes[:, None] + 1) * plain_mean.double() - data_mean
-        between = (class_sums.square() / sizes.clamp(min=1)[:, None]).sum(0)
-        within = count_sums.square - between
+        between_classes = (class_sums.square() / sizes.clamp(min=1)[:, None]).sum(0)
+        within_classes = count_sums.square - between_classes
         degrees_of_freedom = (len(labels) - (sizes > 0).sum()).clamp(min=1)
-        r = estimate_concentration(data_mean.double(), within / degrees_of_freedom)
+        r = estimate_concentration(data_mean.double(), within_classes / degrees_of_freedom)
         class_mean = shrink_class_means(plain_mean, sizes, r)
         return tensors | {"class_mean": class_mean, "plain_mean": plain_mean}
 
@@ -235,7 +235,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         epochs_steps = MAX_EPOCHS * source.size("train") // settings["batch_size"]
         return min(MLP_STEPS, max(MIN_STEPS, epochs_steps))
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return `label_dropout` and `validation_draws`.
 
         Warns:
@@ -311,7 +311,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return CountDraw(model, sampler, {}, all_labels(model))
 
     def supports_restarts(self, model: BlackoutDiffusion) -> bool:
-        """Whether samples can start from noised data: with pure death."""
+        """Return whether samples can start from noised data: with pure death."""
         return isinstance(model.process, PureDeath)
 
     def restart(
@@ -387,7 +387,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             else:
                 return
             needed = f"to return one value per element, not {result}"
-            raise misfit(model.loss, model.process, needed)
+            raise mismatch_error(model.loss, model.process, needed)
 
     def check_report(self, model: BlackoutDiffusion, settings: Plain) -> None:
         """Refuse settings of the bits per dimension; see `check_likelihood_settings`."""

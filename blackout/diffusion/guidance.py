@@ -55,7 +55,7 @@ class Guidance:
     between: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        ensure(self.scale >= 0, f"scale must not be negative, not {self.scale}")
+        ensure(self.scale >= 0, f"scale must be at least 0, not {self.scale}")
         check_range(self.between, "between")
 
     def scale_at(self, t: float) -> float:
@@ -218,7 +218,7 @@ def start_mean(
 def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) -> None:
     """Raise ValueError unless classes are num_samples int64 numbers below num_classes."""
     if num_classes is None:
-        raise ValueError("this model was trained without classes")
+        raise ValueError("this model was trained without classes: leave classes out")
     if classes.dtype != torch.int64 or tuple(classes.shape) != (num_samples,):
         raise ValueError(
             f"classes must be {num_samples} int64 numbers, "

@@ -64,8 +64,8 @@ class KnownElements:
         last = int(rows.max()) if len(rows) else 0
         refuse(
             last >= len(self.x0),
-            f"sample {last} has no observed elements: they are given for samples 0 to "
-            f"{len(self.x0) - 1} only",
+            f"observed elements must have a row for every sample, or one row for all: sample "
+            f"{last} has none, samples 0 to {len(self.x0) - 1} have",
         )
         return KnownElements(self.x0[rows], self.mask[rows])
 

@@ -37,7 +37,7 @@ def latent_features(model: BlackoutDiffusion, counts: Tensor) -> Tensor:
     """
     norms = [part.norm for part in model.averaged.modules() if isinstance(part, ResidualMLP)]
     ensure(
-        norms, "a latent representation is that of a perceptron, the network of vectors of counts"
+        norms, "latent features need a model whose network is an MLP, as those of vectors of counts"
     )
     counts = torch.as_tensor(counts, device=model.device)
     shape = list(model.shape)

@@ -45,12 +45,12 @@ from blackout.diffusion.processes import (
     PureDeath,
 )
 from blackout.diffusion.schedules import (
+    extra_logits,
     half_width,
     logit_survival,
     missing_fraction,
     step_fraction,
     time_of_logit,
-    widening,
 )
 from blackout.errors import ensure
 from blackout.random import RandomSource, SampleStreams
@@ -206,7 +206,7 @@ def bound_range(process: Process) -> tuple[float, float]:
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
-    extension = widening(process.max_count) if isinstance(process, PureDeath) else 0.0
+    extension = extra_logits(process.max_count) if isinstance(process, PureDeath) else 0.0
     plateau = math.log(process.max_count) if extension > 0 else 0.0
     return LIMIT + extension, plateau
 
@@ -293,7 +293,7 @@ def chain_bound(
 
 def includes_ends(process: PureDeath) -> bool:
     """Return whether `likelihood_bound` of these counts includes the cost of its ends."""
-    return widening(process.max_count) > 0
+    return extra_logits(process.max_count) > 0
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ from blackout.diffusion.predictions import (
     CountPrediction,
     MeanPrediction,
     Prediction,
-    misfit,
+    mismatch_error,
     require,
 )
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Observation
@@ -48,6 +48,8 @@ Target = TypeVar("Target", contravariant=True)
 
 # (s, t) float64 [B] -> weight of the interval, float64 [B]
 Weight: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+# (published weight of the interval, t) float64 [B] -> weight in the loss, float64 [B]
+Reweighting: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class Loss(Protocol[Predicted, Target]):
@@ -86,9 +88,15 @@ def check_scale(scale: float) -> None:
     ensure(scale > 0, f"the loss's scale must be positive, not {scale}")
 
 
-def check_name(table: Mapping[str, object], name: str, kind: str) -> None:
-    """Raise ValueError unless the table has an entry of that name; `kind` is for the message."""
-    ensure(name in table, f"unknown {kind} '{name}': one of {', '.join(table)}")
+def check_name(table: Mapping[str, object], name: str, setting: str) -> None:
+    """Raise ValueError unless the table has an entry of that name.
+
+    Args:
+        table: entries by name.
+        name: value of a setting of the loss.
+        setting: name of the setting, for the message.
+    """
+    ensure(name in table, f"{setting} must be one of {', '.join(table)}, not {name!r}")
 
 
 def weigh(weight: Tensor, x: Tensor) -> Tensor:
@@ -147,11 +155,36 @@ COUNT_LOSS_KINDS: dict[str, Weight] = {
     "instantaneous": instantaneous_weight,
     "finite_time": finite_time_weight,
 }
-# from the weight of an interval (in place of s) and t to the weight in the loss
-COUNT_WEIGHTINGS: dict[str, Weight] = {
-    "paper": lambda weight, t: weight,
-    "likelihood": lambda weight, t: weight / -torch.expm1(-t),
-    "growth": lambda weight, t: weight / -torch.expm1(-t) * torch.exp(t / 2),
+
+
+def keep_weight(weight: Tensor, t: Tensor) -> Tensor:
+    """Return the published weight of an interval as it is.
+
+    References: Santos et al. 2023, eqs. 14 and 15.
+    """
+    return weight
+
+
+def likelihood_weight(weight: Tensor, t: Tensor) -> Tensor:
+    """Return the weight over 1 - q_t, with which the loss is a bound on -log p.
+
+    References: Santos et al. 2023, eqs. 64 and 70.
+    """
+    return weight / -torch.expm1(-t)
+
+
+def growth_weight(weight: Tensor, t: Tensor) -> Tensor:
+    """Return the likelihood's weight over sqrt(q_t).
+
+    References: this project; checked in tests/diffusion/test_losses.py.
+    """
+    return likelihood_weight(weight, t) * torch.exp(t / 2)
+
+
+COUNT_WEIGHTINGS: dict[str, Reweighting] = {
+    "paper": keep_weight,
+    "likelihood": likelihood_weight,
+    "growth": growth_weight,
 }
 
 
@@ -181,10 +214,10 @@ class CountLoss(_WeightedLoss):
     """
 
     kind: str = "instantaneous"
-    weightings: ClassVar[Mapping[str, Weight]] = COUNT_WEIGHTINGS
+    weightings: ClassVar[Mapping[str, Reweighting]] = COUNT_WEIGHTINGS
 
     def __post_init__(self) -> None:
-        check_name(COUNT_LOSS_KINDS, self.kind, "loss")
+        check_name(COUNT_LOSS_KINDS, self.kind, "kind")
         super().__post_init__()
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
@@ -192,15 +225,16 @@ class CountLoss(_WeightedLoss):
 
         References: Santos et al. 2023, eqs. 14 and 15; see the table above.
         """
-        return super().weights(COUNT_LOSS_KINDS[self.kind](s, t), t)
+        published_weight = COUNT_LOSS_KINDS[self.kind](s, t)
+        return self.scale * COUNT_WEIGHTINGS[self.weighting](published_weight, t)
 
     def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
         """Return w times `count_loss`, float32 [B, ...]; s and t are float64 [B]."""
         if not isinstance(target, Tensor):
             process = getattr(target, "process", None)
-            raise misfit(self, process, "a process whose target is the missing count")
+            raise mismatch_error(self, process, "a process whose target is the missing count")
         if not isinstance(prediction, CountPrediction):
-            raise misfit(self, None, "a head that predicts the missing count")
+            raise mismatch_error(self, None, "a head that predicts the missing count")
         return weigh(self.weights(s, t).float(), count_loss(prediction, target))
 
 
@@ -261,7 +295,7 @@ class StepLoss:
         check_scale(self.scale)
         ensure(
             self.cross_entropy >= 0,
-            f"cross_entropy must not be negative, not {self.cross_entropy}",
+            f"cross_entropy must be at least 0, not {self.cross_entropy}",
         )
 
     def __call__(
@@ -289,11 +323,28 @@ def _require_levels(
 
 # --- jump processes
 
-# Of times drawn uniformly from a grid an interval has weight t - s, by which Algorithm 3 multiplies
-# twice. "paper" further multiplies by 1 - q, as the published losses of pure death do.
+
+def rate_likelihood_weight(s: Tensor, t: Tensor) -> Tensor:
+    """Return t - s, the weight of an interval where times are drawn uniformly from a grid.
+
+    Algorithm 3 multiplies by it twice, which is an error.
+
+    References: Santos et al. 2023, eq. 72.
+    """
+    return t - s
+
+
+def rate_paper_weight(s: Tensor, t: Tensor) -> Tensor:
+    """Return (t - s) (1 - q_t), the likelihood's weight times 1 - q_t, as for pure death.
+
+    References: Santos et al. 2023, Algorithm 3.
+    """
+    return (t - s) * -torch.expm1(-t)
+
+
 RATE_WEIGHTINGS: dict[str, Weight] = {
-    "paper": lambda s, t: (t - s) * -torch.expm1(-t),
-    "likelihood": lambda s, t: t - s,
+    "paper": rate_paper_weight,
+    "likelihood": rate_likelihood_weight,
 }
 
 

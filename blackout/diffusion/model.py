@@ -226,7 +226,7 @@ class BlackoutDiffusion(Model):
         x0 = batch["x0"]
         index = batch["index"]
         classes = self._classes(batch)
-        denoiser, start, share = mask_missing_entries(
+        denoiser, prior_mean, observed_share = mask_missing_entries(
             batch.get("observed"),
             self.denoiser(classes),
             start_mean(self.data_mean, self.class_mean, classes),
@@ -246,9 +246,9 @@ class BlackoutDiffusion(Model):
                 v,
                 noise.step(draw),
                 final_time=final_time,
-                data_mean=start,
+                data_mean=prior_mean,
             )
-        nats = nats / self.validation_draws / share
+        nats = nats / self.validation_draws / observed_share
         self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
 
     def example(self) -> tuple[Tensor, Tensor]:
@@ -313,8 +313,9 @@ class BlackoutDiffusion(Model):
         """
         check_sampling_arguments(num_samples, seed)
         sampler = choose_sampler(self.sampler, sampler, num_steps)
-        tried = replace(self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size)
-        if sampler != tried:  # the model's own was tried when it was built
+        # the model's own sampler was checked when the model was built
+        checked = replace(self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size)
+        if sampler != checked:
             try_sampler(self, sampler)
         indices = torch.arange(num_samples)
         conditions = parse_conditions(self, num_samples, classes, given, known)

@@ -136,10 +136,10 @@ def require(value: object, kind: type[Kind], part: object, process: object, need
     """
     if isinstance(value, kind):
         return value
-    raise misfit(part, process, needed)
+    raise mismatch_error(part, process, needed)
 
 
-def misfit(part: object, process: object, needed: str) -> ValueError:
+def mismatch_error(part: object, process: object, needed: str) -> ValueError:
     """Return the error of a part that does not fit a process or a head; see `require`."""
     name = "this process" if process is None else f"the process {type(process).__name__}"
     return ValueError(

@@ -11,7 +11,7 @@ from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.protocols import Watch
 from blackout.random import SampleStreams
 
-_NOISE_KEY = 21  # key of the forward process among the uses of a seed
+NOISE_KEY = 21  # key of the forward process among the uses of a seed
 
 
 def restart(
@@ -34,7 +34,7 @@ def restart(
     sampler = draw.sampler.memoryless
     times = sampler.times(model.schedule)
     times = torch.cat([times[times < t], t[None]])
-    noise = SampleStreams(seed, index[: len(x0)]).fold_in(_NOISE_KEY).step(0)
+    noise = SampleStreams(seed, index[: len(x0)]).fold_in(NOISE_KEY).step(0)
     xt = model.process.sample(x0, t, noise)
     classes = None if draw.classes is None else draw.classes[index % len(draw.classes)]
     denoiser = model.denoiser(classes)

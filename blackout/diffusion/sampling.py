@@ -224,7 +224,7 @@ class CountingDenoiser:
         if not math.isfinite(self._sum):
             raise UserError(
                 "the network's output is not finite (NaN or infinity): "
-                "its weights cannot be sampled with"
+                "use the weights of an earlier step"
             )
 
 

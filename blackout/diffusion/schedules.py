@@ -129,10 +129,10 @@ def in_range(between: Sequence[float] | None, t: float) -> bool:
 # --- ends of a grid by the data
 
 
-def widening(max_count: int) -> float:
-    """Return by how much the ends of time, in logits, move out for counts beyond 255.
+def extra_logits(max_count: int) -> float:
+    """Return how far both ends of a grid move out for counts beyond 255, in logits of survival.
 
-    log(max_count / 255), and 0 up to 255.
+    It is log(max_count / 255), and 0 up to 255.
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
@@ -169,7 +169,7 @@ class DataEnds:
 
         Beyond, as few units are left there.
         """
-        return FIRST_LOGIT + widening(self.max_count)
+        return FIRST_LOGIT + extra_logits(self.max_count)
 
     @property
     def last(self) -> float:
@@ -221,9 +221,8 @@ class DataEnds:
         raise ValueError(
             f"the grid ends at logit {end:.4g}, too early for these data: there their total count "
             f"has {1 + dispersion:.3g} times the variance of the Poisson counts that samples start "
-            f"from, up to {nats:.2g} nats off; last={math.floor(self.last * 10) / 10} of the grid, "
-            f"or final_time={math.ceil(self.final_time * 10) / 10}, "
-            "or sampler/grid=logit_data would do"
+            f"from, up to {nats:.2g} nats off: use last={math.floor(self.last * 10) / 10} of the "
+            f"grid, final_time={math.ceil(self.final_time * 10) / 10}, or sampler/grid=logit_data"
         )
 
 
@@ -408,7 +407,7 @@ def step_times(num_steps: int, length: int) -> Tensor:
     _check_num_steps(num_steps)
     ensure(
         num_steps <= length,
-        f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}",
+        f"num_steps must be at most {length}, the steps of the chain, not {num_steps}",
     )
     return torch.linspace(0, length, num_steps + 1, dtype=torch.float64).round()
 

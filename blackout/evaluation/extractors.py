@@ -153,7 +153,7 @@ class ModuleExtractor:
 
     @cached_property
     def identity(self) -> str:
-        """Return the SHA-256 (hex) of the module's class and state.
+        """The SHA-256 (hex) of the module's class and state.
 
         Statistics with another identity are refused. Files of other programs have none, and only
         their number of features is checked.

@@ -24,12 +24,7 @@ from blackout.evaluation.image_scores import (
     check_scores,
     compute_scores,
 )
-from blackout.evaluation.reference import (
-    Reference,
-    check_images,
-    dataset_reference,
-    file_reference,
-)
+from blackout.evaluation.reference import Reference, check_images, dataset_reference, file_reference
 from blackout.protocols import Samples, Source, Split
 from blackout.representation import format_arguments
 
@@ -76,7 +71,7 @@ class ImageScorer:
 
     @cached_property
     def extractor(self) -> ModuleExtractor:
-        """Return the extractor, made on first use without changing the global random state."""
+        """The extractor, made on first use without changing the global random state."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             return self._make_extractor()
 

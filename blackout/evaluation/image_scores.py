@@ -23,10 +23,7 @@ from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.inception_score import SEED, SPLITS, InceptionScore
 from blackout.evaluation.kernel_distance import SUBSETS, choose_subset_size, kernel_distance
 from blackout.evaluation.precision_recall import DENSITY_NEIGHBOURS, NEIGHBOURS, precision_recall
-from blackout.evaluation.reference import (
-    Reference,
-    extractor_origin,
-)
+from blackout.evaluation.reference import Reference, extractor_origin
 from blackout.protocols import MetricDescription, Samples, Scores
 from blackout.representation import format_arguments
 
@@ -212,7 +209,8 @@ class ImageScores:
         """
         counts = samples["samples"]
         refuse(
-            len(counts) != len(indices), f"{len(counts)} images came with {len(indices)} numbers"
+            len(counts) != len(indices),
+            f"every image needs a number: {len(counts)} images came with {len(indices)} numbers",
         )
         images = to_rgb(to_uint8(counts, self.max_count))
         self._times_added += torch.bincount(indices.cpu(), minlength=self.num_samples)
@@ -281,7 +279,7 @@ class ImageScores:
 
     @property
     def _smaller_size(self) -> int:
-        """Return the number of images of the smaller set, as far as it is known."""
+        """The number of images of the smaller set, as far as it is known."""
         num_real = None if self.reference is None else self.reference.num_samples
         return min(self.num_samples, num_real or self.num_samples)
 

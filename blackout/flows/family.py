@@ -125,7 +125,7 @@ class FlowFamily(ComponentFamily):
             **training,
         )
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return objective and rollout; by default the horizon grows for 70 % of the run.
 
         Raises:

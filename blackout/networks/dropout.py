@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from blackout.random.compiled_draws import load
+from blackout.random import compiled_draws
 from blackout.random.words import bits_at, random_bits
 
 NUM_VALUES = 65_536  # values of 16 random bits
@@ -129,4 +129,4 @@ class Dropout(nn.Dropout):
 
 def _kernels(device: torch.device) -> ModuleType | None:
     """Return the compiled draws of a CUDA device, or None for other devices."""
-    return load(device) if device.type == "cuda" else None
+    return compiled_draws.load(device) if device.type == "cuda" else None

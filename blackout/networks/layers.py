@@ -73,9 +73,10 @@ def compiled_kernels() -> ModuleType | None:
 
 
 def _is_compilable(x: Tensor) -> bool:
-    """Whether the compiled kernels accept x: float32 in channels_last, on at most two CPU threads.
+    """Return whether the compiled kernels accept x.
 
-    The kernels use one thread each, so with more threads PyTorch's own layers are preferred.
+    They take float32 in channels_last, on at most two CPU threads: they use one thread each, so
+    with more threads PyTorch's own layers are preferred.
     """
     is_plain = type(x) is Tensor and x.is_cpu and x.dtype == torch.float32 and _is_channels_last(x)
     is_eager = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
@@ -205,7 +206,7 @@ class GroupNorm(nn.GroupNorm):
         if x.dtype == torch.bfloat16 and self._is_slow_in_bfloat16(x):
             weight, bias = _affine_parameters(self, torch.float32)
             return F.group_norm(x.float(), self.num_groups, weight, bias, self.eps).to(x.dtype)
-        normalised = self._fused(x)
+        normalised = self._apply_compiled_kernel(x)
         if normalised is not None:
             return normalised
         if x.dtype == torch.float32 and _is_channels_last(x):
@@ -225,7 +226,7 @@ class GroupNorm(nn.GroupNorm):
         Returns:
             [B, C, ...].
         """
-        activated = self._fused(x, film, dropout, silu=True)
+        activated = self._apply_compiled_kernel(x, film, dropout, silu=True)
         if activated is not None:
             return activated
         h = self(x)
@@ -238,7 +239,7 @@ class GroupNorm(nn.GroupNorm):
         has_narrow_groups = self.num_channels < BFLOAT16_LANES * self.num_groups
         return has_narrow_groups and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
 
-    def _fused(
+    def _apply_compiled_kernel(
         self,
         x: Tensor,
         film: Tensor | None = None,

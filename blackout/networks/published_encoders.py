@@ -43,7 +43,7 @@ class ConvolutionBlock(nn.Module):
         return F.max_pool2d(h, (min(2, h.shape[2]), min(2, h.shape[3])))
 
 
-def pooled(side: int) -> int:
+def pooled_side(side: int) -> int:
     """Return the side that pooling by `ConvolutionBlock` leaves."""
     return max(1, side // 2)
 
@@ -79,7 +79,7 @@ class PublishedPieceEncoder(nn.Module):
         self.features = features
         self.scaling = Scaling(mean, std)
         self.block = ConvolutionBlock(in_channels, channels, 3)
-        size = channels * pooled(height) * pooled(width)
+        size = channels * pooled_side(height) * pooled_side(width)
         self.hidden = dense(size, (size + features) // 2)
         self.out = dense((size + features) // 2, features)
 
@@ -125,7 +125,7 @@ class PublishedStripEncoder(nn.Module):
         self.scaling = Scaling(mean, std)
         self.first = ConvolutionBlock(in_channels, channels, 5)
         self.second = ConvolutionBlock(channels, 2 * channels, 5)
-        size = 2 * channels * pooled(pooled(height)) * pooled(pooled(width))
+        size = 2 * channels * pooled_side(pooled_side(height)) * pooled_side(pooled_side(width))
         self.hidden = dense(size, (size + features) // 2) if hidden else None
         self.out = dense((size + features) // 2 if hidden else size, features)
 

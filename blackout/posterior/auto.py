@@ -20,9 +20,10 @@ from blackout.errors import UserError, ensure
 from blackout.posterior.blind import BlindProblem
 from blackout.posterior.likelihood_steps import HeatBath
 from blackout.posterior.method import Method, Run, check_levels
-from blackout.posterior.noise import Binomial, Exact, Flips, to_tensor
+from blackout.posterior.noise import Binomial, Exact, Flips
 from blackout.posterior.noise_denoise import known_mask
 from blackout.posterior.operators import Identity, Separable
+from blackout.posterior.parameter_maps import to_tensor
 from blackout.posterior.particle_baselines import SMC, Overwrite
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import InverseProblem, Problem, repeat_rows

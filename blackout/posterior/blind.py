@@ -40,7 +40,7 @@ class UnknownParameter:
     Raises:
         ValueError: values that are not 0 < low < high.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_blind.py.
     """
 
     component: str
@@ -57,7 +57,7 @@ class UnknownParameter:
 
     @property
     def median(self) -> float:
-        """Return the median of the prior, sqrt(low high); see the class."""
+        """The median of the prior, sqrt(low high); see the class."""
         return math.sqrt(self.low * self.high)
 
     def quantile(self, probability: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class BlindProblem(InverseProblem):
         measurement: see `InverseProblem`.
         unknown: the parameter.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_blind.py.
     """
 
     unknown: UnknownParameter
@@ -128,7 +128,7 @@ class BlindProblem(InverseProblem):
         midpoints = torch.arange(NUM_CELLS, dtype=torch.float64, device=x.device)[:, None] + 0.5
         low = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         width = torch.full_like(low, 1 / NUM_CELLS)
-        grids_left = NUM_GRIDS if is_noise else 1
+        num_grids_left = NUM_GRIDS if is_noise else 1
         while True:
             # 1. Evaluate all cells.
             probability = low + midpoints * width
@@ -137,8 +137,8 @@ class BlindProblem(InverseProblem):
                 value = values.view(self._row_shape(x)) if is_noise else float(values[0])
                 log_likelihoods.append(self.with_value(value).log_likelihood(x))
             log_likelihood = torch.stack(log_likelihoods)
-            grids_left -= 1
-            if not grids_left:
+            num_grids_left -= 1
+            if not num_grids_left:
                 return probability, log_likelihood, width
 
             # 2. Lay the next grid over the relevant cells and one cell on each side.

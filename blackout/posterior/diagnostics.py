@@ -65,7 +65,7 @@ def _replace_infinite(chains: np.ndarray) -> np.ndarray:
 
     Only ranks matter to the diagnostics.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_diagnostics.py.
     """
     finite = chains[np.isfinite(chains)]
     lowest = 0.0
@@ -94,7 +94,7 @@ def r_hat(chains: np.ndarray) -> float:
     as the lowest. It is 1 for constant chains, and NaN for fewer than two chains or four sweeps.
 
     References: Vehtari et al. 2021, section 4; infinite and constant values: this project, checked
-        in tests/posterior/test_parts.py.
+        in tests/posterior/test_diagnostics.py.
     """
     if len(chains) < 2 or chains.shape[1] < MIN_CHAIN_LENGTH:
         return math.nan
@@ -126,7 +126,7 @@ def r_hat_limit(
         false_alarm_rate: above 0 and below 1.
 
     References: Gelman and Rubin 1992, section 3.7 (F distribution); for rank-normalised values this
-        project, checked in tests/posterior/test_parts.py.
+        project, checked in tests/posterior/test_diagnostics.py.
 
     Example:
         >>> round(r_hat_limit(4, 30, 18, 0.05), 2)
@@ -209,7 +209,7 @@ def standardised_residuals(noise: Noise, y: Tensor, m: Tensor, mask: Tensor | No
         m: noiseless values [n, *measurement].
         mask: observed elements, bool [*measurement]; None for all.
 
-    References: definition of standardised residuals; checked in tests/posterior/test_parts.py.
+    References: definition; checked in tests/posterior/test_diagnostics.py.
     """
     error = y - noise.mean(m)
     deviation = noise.variance(m).sqrt()
@@ -228,7 +228,7 @@ def discrepancies(residuals: Tensor) -> Tensor:
     - the absolute sum (a background or gain);
     - the sum of products of neighbours (another operator).
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_diagnostics.py.
     """
     chi_square = (residuals**2).sum(1)
     largest = residuals.abs().amax(1)
@@ -313,7 +313,7 @@ def rank_discrepancies(y: Tensor, simulated: Tensor) -> Tensor:
     Returns:
         float64 [n, 3].
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_diagnostics.py.
     """
     num_below = (simulated < y).sum(0)
     num_equal = (simulated == y).sum(0)
@@ -343,7 +343,7 @@ def prior_predictive_p_value(observed: Tensor, simulated: Tensor, num_values: in
         A p-value; NaN for fewer than 16 simulated measurements, or if none differ with the mean.
 
     References: Hotelling 1931; compare Box 1980; degrees of freedom: this project, checked in
-        tests/posterior/test_parts.py.
+        tests/posterior/test_diagnostics.py.
     """
     num_draws = len(simulated)
     variance = simulated.var(0)
@@ -369,7 +369,7 @@ def log_mean_exp(logs: np.ndarray) -> tuple[float, float]:
     `blackout.confidence_intervals.unseen_share`.
 
     References: delta method; checked in tests/posterior/test_samples.py; equal logs: this project,
-        checked in tests/posterior/test_parts.py.
+        checked in tests/posterior/test_diagnostics.py.
     """
     largest = logs.max()
     if np.isneginf(largest):
@@ -468,7 +468,7 @@ def rank_p_value(ranks: dict[str, np.ndarray]) -> float:
 
     The smallest of chi-square tests, with Bonferroni's correction; NaN for fewer than ten ranks.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_diagnostics.py.
     """
     p_values = []
     for values in ranks.values():
@@ -483,6 +483,6 @@ def rank_p_value(ranks: dict[str, np.ndarray]) -> float:
 def coverage(ranks: np.ndarray, level: float) -> float:
     """Return the share of `normalised_ranks` [...] in the central interval of a level, 0 to 1.
 
-    References: checked in tests/posterior/test_parts.py.
+    References: checked in tests/posterior/test_diagnostics.py.
     """
     return float((np.abs(ranks - 0.5) <= level / 2).mean())

@@ -279,17 +279,17 @@ class PosteriorDraw(Draw):
 
     @property
     def steps(self) -> int:
-        """Return the number of sweeps."""
+        """The number of sweeps."""
         return int(self.method.num_sweeps(make_prior(self.model, self.sampler)))
 
     @property
     def nfe(self) -> int:
-        """Return the network evaluations per sample, as counted in the first batch."""
+        """The network evaluations per sample, as counted in the first batch."""
         return int(sum(sweep["network_evaluations"] for sweep in self.cost))
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """Return method, operator and noise with all their settings."""
+        """Method, operator and noise with all their settings."""
         settings = _settings(self.method)
         operator = self.measurements.operator
         noise = self.measurements.noise

@@ -53,27 +53,27 @@ class GatheredSamples:
 
     @property
     def x(self) -> Tensor:
-        """Return all samples, counts [n, *shape]."""
+        """All samples, counts [n, *shape]."""
         return self.arrays["samples"]
 
     @property
     def log_likelihood(self) -> Tensor:
-        """Return the log-likelihood of each sample, float64 [n]."""
+        """The log-likelihood of each sample, float64 [n]."""
         return self.arrays["log_likelihood"]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of one sample."""
+        """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
     @property
     def truth(self) -> Tensor | None:
-        """Return the truths of the M measurements, counts [M, *shape]; None if unknown."""
+        """The truths of the M measurements, counts [M, *shape]; None if unknown."""
         return None if self.truths is None else self.truths[self.measurement_ids]
 
     @property
     def numbers(self) -> Tensor:
-        """Return the numbers of the M measurements in their split or file, int64 [M]."""
+        """The numbers of the M measurements in their split or file, int64 [M]."""
         numbers: Tensor = self.draw.measurements.numbers[self.measurement_ids]
         return numbers
 

@@ -176,7 +176,7 @@ def colour_forests(incidence: Tensor, num_elements: int, use_trees: bool = False
         place[elements] = torch.arange(len(elements))
         has_colour = colour[incidence[1]] == number
         is_branch = torch.isin(incidence[0], parent_term[elements])
-        alone = has_colour & ~is_branch
+        is_single = has_colour & ~is_branch
         branches = []
         for distance in range(1, int(depth[elements].max()) + 1):
             leaf = elements[depth[elements] == distance]
@@ -184,8 +184,8 @@ def colour_forests(incidence: Tensor, num_elements: int, use_trees: bool = False
         forest = Forest(
             elements=elements,
             is_odd=depth[elements] % 2 == 1,
-            terms=incidence[0, alone],
-            places=place[incidence[1, alone]],
+            terms=incidence[0, is_single],
+            places=place[incidence[1, is_single]],
             branches=branches,
         )
         forests.append(forest)
@@ -314,13 +314,13 @@ class HeatBath:
 
         References: `RelaxedLikelihood.terms`.
         """
-        even = forest.elements[~forest.is_odd].to(z.device)
-        odd = forest.elements[forest.is_odd]
+        even_elements = forest.elements[~forest.is_odd].to(z.device)
+        odd_elements = forest.elements[forest.is_odd]
         tables = []
         for level in range(num_states if forest.branches else 1):
             flat = z.flatten(1).clone()
-            flat[:, odd] = level
-            terms = relaxed.terms(flat.view_as(z), even, num_states)
+            flat[:, odd_elements] = level
+            terms = relaxed.terms(flat.view_as(z), even_elements, num_states)
             tables.append(terms.view(num_states, len(z), -1))
         return torch.stack(tables, 1).clamp(min=LOG_ZERO_LIKELIHOOD)
 

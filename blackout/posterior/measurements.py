@@ -170,7 +170,7 @@ def _parse_numbers(text: str, setting: str) -> Tensor:
                 f"{MAX_MEASUREMENTS:,} numbers"
             )
         numbers.extend(range(first, last + 1))
-    refuse(len(set(numbers)) < len(numbers), f"measurement={setting} has a number twice")
+    refuse(len(set(numbers)) < len(numbers), f"measurement={setting} must not have a number twice")
     return torch.tensor(numbers, dtype=torch.int64)
 
 
@@ -193,7 +193,7 @@ def _truths(
     refuse(size == 0, f"measurement={setting}: {source.name} has no {SPLIT_NAMES[split]} data")
     refuse(
         int(numbers.max()) >= size,
-        f"measurement={setting}: the {split} split has numbers 0 to {size - 1}",
+        f"measurement={setting}: numbers must be in 0..{size - 1}, those of the {split} split",
     )
     x0 = source.batch(split, numbers)["x0"].cpu()
     return lambda seed: x0
@@ -230,7 +230,7 @@ def _read_file(
         for name, array in stored.items():
             if array is not None:
                 arrays[name] = _load(array, path)
-    refuse("y" not in arrays, f"measurement={path} has no array y")
+    refuse("y" not in arrays, f"measurement={path} has no array y: save the measurements as y")
     for name, array in arrays.items():
         is_number = array.dtype.kind in "biuf"
         refuse(not is_number, f"measurement={path}: {name} must be numbers, not {array.dtype}")

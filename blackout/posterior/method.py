@@ -91,7 +91,7 @@ class Run:
 
     @property
     def sweep_evaluations(self) -> int:
-        """Return the network evaluations of batches since the last recorded sweep."""
+        """The network evaluations of batches since the last recorded sweep."""
         return self.prior.evaluations - self._evaluations_before
 
     def initial_samples(self, start: str) -> Tensor:

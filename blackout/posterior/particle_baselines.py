@@ -31,7 +31,7 @@ from blackout.posterior.prior import Prior
 from blackout.posterior.problem import InverseProblem, Problem, repeat_rows
 from blackout.random import SampleStreams, systematic_resampling, uniform
 
-DEFAULT_ROLLOUTS = 4  # one-step samples by which a state is valued otherwise
+DEFAULT_ROLLOUTS = 4  # one-step samples of a state that expected data cannot value
 # neighbours of a state: every step of a guided run evaluates the network once for each
 MAX_NEIGHBOURS = 20_000
 POLISH_KEY = -3  # random numbers of moves after the last step

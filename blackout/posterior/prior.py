@@ -77,13 +77,13 @@ class Prior:
 
     @property
     def evaluations(self) -> int:
-        """Return the number of network evaluations so far, each of a batch."""
+        """The number of network evaluations so far, each of a batch."""
         assert isinstance(self.denoiser, CountingDenoiser)
         return self.denoiser.evaluations
 
     @property
     def final_time(self) -> float:
-        """Return the largest time of the grid."""
+        """The largest time of the grid."""
         return float(self.times[-1])
 
     def reverse_times(self, t: float, num_steps: int | None = None) -> Tensor:
@@ -96,7 +96,7 @@ class Prior:
         Returns:
             float64 [H + 1], the first 0 and the last t.
 
-        References: this project; checked in tests/posterior/test_parts.py.
+        References: this project; checked in tests/posterior/test_prior.py.
         """
         first = self.times[1]
         last = torch.tensor(t, dtype=torch.float64)

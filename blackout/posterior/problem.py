@@ -67,7 +67,7 @@ class InverseProblem:
 
     @property
     def smooth(self) -> bool:
-        """Return whether the likelihood extends to real x."""
+        """Whether the likelihood extends to real x."""
         return self.noise.smooth
 
     def log_likelihood(self, x: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class InverseProblem:
 
         Exactly known elements get their value, and thinned ones at least what was detected.
 
-        References: this project; checked in tests/posterior/test_parts.py.
+        References: this project; checked in tests/posterior/test_problem.py.
         """
         has_values = isinstance(self.noise, Exact | Binomial)
         if not isinstance(self.operator, Separable) or not has_values:

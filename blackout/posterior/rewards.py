@@ -15,8 +15,9 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.posterior.noise import Noise, to_tensor
+from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator, SampleSet
+from blackout.posterior.parameter_maps import to_tensor
 from blackout.representation import format_fields
 
 
@@ -41,7 +42,7 @@ class Tilt(Noise):
 
     @property
     def scales(self) -> Tensor:
-        """Return all scales, float64 [M]."""
+        """All scales, float64 [M]."""
         return torch.atleast_1d(to_tensor(self.scale, "scale"))
 
     def measurements(self, measurement_shape: Shape) -> Tensor:
@@ -71,7 +72,7 @@ class TiltOperator(Operator):
 
     @property
     def noise(self) -> Noise:  # type: ignore[override]
-        """Return the tilt."""
+        """The tilt."""
         return Tilt(self.scale)
 
     def score(self, samples: SampleSet, directory: Path) -> dict[str, Any]:
@@ -153,7 +154,10 @@ class Classifier(TiltOperator):
         logits = self.classifier(x).detach().double()
         if logits.ndim != 2 or not 0 <= self.label < logits.shape[1]:
             shape = tuple(logits.shape)
-            raise ValueError(f"label={self.label} is not an index of logits of shape {shape}")
+            raise ValueError(
+                f"label must be an index of the classifier's logits, of shape {shape}, "
+                f"not {self.label}"
+            )
         return torch.log_softmax(logits, 1)[:, self.label, None]
 
     def prepare(self, model: BlackoutDiffusion) -> None:

@@ -264,7 +264,7 @@ def find_possible_state(
     Raises:
         ValueError: no possible state was found for any row.
 
-    References: this project; checked in tests/posterior/test_parts.py.
+    References: this project; checked in tests/posterior/test_likelihood_steps.py.
     """
     shape = tuple(x.shape[1:])
     relaxed = coupling.relax(problem, shape, t)

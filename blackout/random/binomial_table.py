@@ -38,7 +38,7 @@ BASE_16 = (Digit(4, 15), Digit(0, 15))
 
 
 def has_table(n: Tensor, p: Tensor) -> bool:
-    """Whether a table pays: many uint8 counts [B, ...] in a sample, which share p."""
+    """Return whether a table pays: many uint8 counts [B, ...] in a sample, which share p."""
     if n.dtype != torch.uint8 or n.ndim == 0 or n[:1].numel() < MIN_ELEMENTS:
         return False
     if p.ndim == 0:

@@ -90,7 +90,7 @@ def kernels_agree(
     num_samples: int,
     num_elements: int,
 ) -> bool:
-    """Whether compiled draws give the same counts [num_samples, num_elements] as `torch_draws`."""
+    """Return whether compiled draws [num_samples, num_elements] equal those of `torch_draws`."""
     streams = SampleStreams(0, torch.arange(num_samples, device=device)).step(0)
     draws = [streams.next_draw() for _ in range(3)]
 

@@ -257,7 +257,7 @@ RandomSource: TypeAlias = torch.Generator | StepStreams | None  # None: torch's 
 
 
 def can_read_values(x: Tensor) -> bool:
-    """Whether the host can read the values of x without waiting for a device.
+    """Return whether the host can read the values of x without waiting for a device.
 
     If not, the code path must not depend on the values.
     """

@@ -144,7 +144,7 @@ class ComponentFamily(ABC):
         """Return tensors of the source that belong to the model and are exported; here none."""
         return {}
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return more arguments of a model in training, from the settings; here none."""
         return {}
 
@@ -169,7 +169,7 @@ class ComponentFamily(ABC):
         """
         self.check(description)
         if settings is not None:
-            training |= self.training(settings)
+            training |= self.training_arguments(settings)
         with error_context("model"):
             model = self.assemble(description, tensors, **training)
         model.config = description
@@ -296,7 +296,7 @@ class ComponentFamily(ABC):
         raise UserError("compression needs a model with process=pure_death")
 
     def supports_restarts(self, model: Any) -> bool:
-        """Whether samples can start from noised data, as in `restart` and `restoration_panels`."""
+        """Return whether samples can start from noised data, as in `restart`."""
         return False
 
     def restart(
@@ -318,7 +318,9 @@ class ComponentFamily(ABC):
         Raises:
             UserError: the family does not support it.
         """
-        raise UserError("samples of this model cannot start from noised data")
+        raise UserError(
+            "samples of this model cannot start from noised data: use one of process=pure_death"
+        )
 
     def restoration_panels(
         self, draw: Any, x0: Tensor, survival: float, index: Tensor, seed: int
@@ -335,7 +337,9 @@ class ComponentFamily(ABC):
         Raises:
             UserError: the family does not support it.
         """
-        raise UserError("samples of this model cannot start from noised data")
+        raise UserError(
+            "samples of this model cannot start from noised data: use one of process=pure_death"
+        )
 
     def default_steps(self, settings: Plain, source: Any) -> int:
         """Return the number of optimiser steps if `trainer.max_steps` is null.

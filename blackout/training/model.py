@@ -43,8 +43,8 @@ def check_finite_output(values: Tensor) -> Tensor:
     """
     if not torch.is_grad_enabled() and not bool(torch.isfinite(values).all()):
         raise UserError(
-            "the network's output is not finite (NaN or infinity); "
-            "it cannot be sampled with these weights"
+            "the network's output is not finite (NaN or infinity): "
+            "use the weights of an earlier step"
         )
     return values
 

@@ -50,7 +50,10 @@ def read_model(path: Path) -> ModelContents:
     Raises:
         UserError: there is no model at `path`, or it is damaged or has another format.
     """
-    refuse(not path.exists(), f"there is no model at {path}")
+    refuse(
+        not path.exists(),
+        f"there is no model at {path}: name a run directory, a .ckpt file or an exported model",
+    )
     try:
         return _read_model_once(path)
     except UserError:
@@ -89,14 +92,17 @@ def _read_export(directory: Path) -> ModelContents:
         tensors = load_file(directory / WEIGHTS_FILE)
     except FileNotFoundError as error:
         file_name = Path(error.filename or WEIGHTS_FILE).name
-        raise UserError(f"{directory} is incomplete: {file_name} is missing") from None
+        raise UserError(
+            f"{directory} is incomplete: {file_name} is missing; export the model again"
+        ) from None
     except SafetensorError as error:
-        raise UserError(f"{directory} is damaged: {error}") from None
+        raise UserError(f"{directory} is damaged: {error}; export the model again") from None
     description = check_description(description, directory)
     description.pop(CARD_HASH, None)
     if description.pop(WEIGHTS_HASH, None) != file_sha256(directory / WEIGHTS_FILE):
         raise UserError(
-            f"{directory} is damaged: {WEIGHTS_FILE} does not match its hash in {DESCRIPTION_FILE}"
+            f"{directory} is damaged: {WEIGHTS_FILE} does not match its hash in "
+            f"{DESCRIPTION_FILE}; export the model again"
         )
     weights, other_tensors = _split_weights(tensors, NETWORK_PREFIX)
     return description, weights, other_tensors

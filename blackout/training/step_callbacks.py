@@ -71,7 +71,7 @@ class StepCallback(Callback, ABC):
             self.on_step_boundary(trainer, pl_module)
 
     def _may_have_signal(self, trainer: pl.Trainer) -> bool:
-        """Whether to ask for signals: if one has arrived here, or all processes agree on them now.
+        """Return whether a signal has arrived here, or all processes agree on signals at this step.
 
         Agreeing costs an exchange between the processes, so it is left out after most steps.
         """

@@ -64,7 +64,7 @@ def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
 
     asked, outputs = [], Outputs()
     draw = SimpleNamespace(names=OutputNames(), outputs=lambda seed: asked.append(seed) or outputs)
-    draw.about = lambda seed: {"seed": seed}
+    draw.metadata = lambda seed: {"seed": seed}
     with SampleWriter(draw, torch.tensor([7, 9, 11]), 5, tmp_path) as results:
         for size in (2, 1):
             results.add({"samples": torch.zeros(size, 4)})

@@ -280,8 +280,8 @@ def test_scores_without_classes_are_warned_of_if_never_trained() -> None:
     with pytest.warns(
         UserWarning, match="samples without a class, which such a model never learns"
     ):
-        CountDiffusion().training(settings)
+        CountDiffusion().training_arguments(settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        CountDiffusion().training({**settings, "label_dropout": 0.1})
-        CountDiffusion().training({**settings, "metrics": None})
+        CountDiffusion().training_arguments({**settings, "label_dropout": 0.1})
+        CountDiffusion().training_arguments({**settings, "metrics": None})

@@ -37,7 +37,7 @@ def make_model() -> BlackoutDiffusion:
 
 def test_samples_are_written_and_read_in_the_units_of_the_file(tmp_path: Path) -> None:
     draw = CountDraw(make_model(), make_model().sampler, {})
-    with sample_file(tmp_path / "s.npz", len(PHOTONS), draw.names, draw.about(seed=7)) as write:
+    with sample_file(tmp_path / "s.npz", len(PHOTONS), draw.names, draw.metadata(seed=7)) as write:
         write({"samples": PHOTONS})
     written = np.load(tmp_path / "s.npz")
     assert np.array_equal(written["samples"], PHOTONS.numpy().astype(int) * 2 + 100)
@@ -51,7 +51,7 @@ def test_samples_are_written_and_read_in_the_units_of_the_file(tmp_path: Path) -
         read_samples(tmp_path / "s.npz", replace(DATA, gain=3))
     plain_draw = CountDraw(make_model(), make_model().sampler, {})
     plain_draw.model.config = {"data": {"name": "plain", **replace(DATA, offset=0, gain=1).facts}}
-    assert plain_draw.names.units == (0, 1) and plain_draw.about(seed=7) == {
+    assert plain_draw.names.units == (0, 1) and plain_draw.metadata(seed=7) == {
         "seed": 7,
         "max_count": 20,
     }

@@ -154,7 +154,7 @@ def test_conditional_samples_and_marginals_of_codes_are_exact(code):
     points, log_p = exact_distribution_of_codes(model, {}, 2)
     # inline digits may be no permutation; probabilities are among those that are
     p = log_p.softmax(0) * condition.is_fulfilled(points)
-    summary = draw.about(0)
+    summary = draw.metadata(0)
     assert float(summary["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=1e-6)
     assert summary["top"].tolist() == points[p.argsort(descending=True)[:3]].tolist()
     places = (

@@ -272,7 +272,8 @@ def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatc
         BlackoutDiffusion, "sample", lambda *args, **kw: (Clock.advance(100), draw(*args, **kw))[1]
     )
     monkeypatch.setattr(
-        "blackout.training.callbacks.time", SimpleNamespace(perf_counter=lambda: Clock.now)
+        "blackout.training.callbacks.throughput.time",
+        SimpleNamespace(perf_counter=lambda: Clock.now),
     )
     options = [option for option in TINY if not option.startswith("trainer.val_check")]
     outcome = run(

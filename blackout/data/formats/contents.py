@@ -85,7 +85,7 @@ def decode_texts(fields: Any) -> Array:
 
 
 def is_number(field: str) -> bool:
-    """Whether a field of a table is a number, or a word for a missing one."""
+    """Return whether a field of a table is a number, or a word for a missing one."""
     return field in MISSING_NUMBER or NUMBER.fullmatch(field) is not None
 
 

@@ -56,7 +56,7 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
 
 
 def are_row_pointers(pointers: Array, num_rows: int, num_entries: int) -> bool:
-    """Whether pointers [num_rows + 1] increase from 0 to the number of entries."""
+    """Return whether pointers [num_rows + 1] increase from 0 to the number of entries."""
     ends = pointers.astype(np.int64)
     if len(ends) != num_rows + 1 or ends[0] != 0 or ends[-1] != num_entries:
         return False

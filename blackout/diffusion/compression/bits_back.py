@@ -30,7 +30,7 @@ from blackout.diffusion.compression.distributions import (
 from blackout.diffusion.likelihood import path_log_weights, predict
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import logit_times, step_fraction, widening
+from blackout.diffusion.schedules import extra_logits, logit_times, step_fraction
 from blackout.random import SampleStreams
 
 FIRST_LOGIT = 7.0  # logit(e^-t) of the first time of the second grid, for max_count 1
@@ -45,7 +45,7 @@ def coding_grids(model: BlackoutDiffusion, steps: int) -> tuple[Tensor, Tensor]:
     tests/diffusion/test_compression.py.
     """
     assert isinstance(model.process, PureDeath)
-    margin = widening(model.process.max_count)
+    margin = extra_logits(model.process.max_count)
     return model.schedule.grid(steps), logit_times(steps, FIRST_LOGIT + margin, LAST_LOGIT - margin)
 
 
@@ -69,9 +69,9 @@ def encode_counts(
         x = batch.reshape(-1).long().cpu().numpy()
         for k in range(1, len(times)):
             earlier = x
-            x = _forward_step(earlier, times[k] - times[k - 1]).pop(coder)
-            _births(model, batch.shape, x, times, k).push(coder, earlier - x)
-        _start(model, batch.shape, times).push(coder, x)
+            x = _survivor_distribution(earlier, times[k] - times[k - 1]).pop(coder)
+            _birth_distribution(model, batch.shape, x, times, k).push(coder, earlier - x)
+        _start_distribution(model, batch.shape, times).push(coder, x)
 
 
 def decode_counts(
@@ -81,10 +81,10 @@ def decode_counts(
     batches: list[Tensor] = []
     for first, end in reversed(_batches(n, batch_size)):
         shape = torch.Size((end - first, *model.shape))
-        x = _start(model, shape, times).pop(coder)
+        x = _start_distribution(model, shape, times).pop(coder)
         for k in range(len(times) - 1, 0, -1):
-            earlier = x + _births(model, shape, x, times, k).pop(coder)
-            _forward_step(earlier, times[k] - times[k - 1]).push(coder, x)
+            earlier = x + _birth_distribution(model, shape, x, times, k).pop(coder)
+            _survivor_distribution(earlier, times[k] - times[k - 1]).push(coder, x)
             x = earlier
         batches.insert(0, torch.from_numpy(x.reshape(shape)))
     return torch.cat(batches)
@@ -101,7 +101,7 @@ def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _births(
+def _birth_distribution(
     model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Tensor, k: int
 ) -> BinnedDistribution:
     """Return the births of the sampler's step from time k to k - 1, given states x [n].
@@ -117,7 +117,9 @@ def _births(
     return poisson_counts(rate, model.process.max_count - x)
 
 
-def _start(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> BinnedDistribution:
+def _start_distribution(
+    model: BlackoutDiffusion, shape: torch.Size, times: Tensor
+) -> BinnedDistribution:
     """Return the sampler's start at the last time, Poisson(q_T E[X_0]), for samples of a shape.
 
     References: this project; checked in tests/verification/test_kernel_bias.py.
@@ -127,6 +129,6 @@ def _start(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> Binned
     return poisson_counts(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
 
 
-def _forward_step(x: Integers, duration: Tensor) -> BinnedDistribution:
+def _survivor_distribution(x: Integers, duration: Tensor) -> BinnedDistribution:
     """Return what is left of counts x [n] after the forward process has run for a duration."""
     return surviving_counts(x, torch.exp(-duration), -torch.expm1(-duration))

@@ -62,10 +62,10 @@ class BinnedDistribution:
         self._first_bin = first >> self._bin_bits
         self._num_bins = (last >> self._bin_bits) - self._first_bin + 1
         self._last_symbol = self._num_bins - 1 + escape
-        self._lowest = self._below(slice(None), np.zeros_like(max_counts))
+        self._cdf_below_first_bin = self._cdf_below(slice(None), np.zeros_like(max_counts))
         self._table: Integers | None = None
 
-    def _below(self, rows: Rows, symbols: Integers) -> Reals:
+    def _cdf_below(self, rows: Rows, symbols: Integers) -> Reals:
         """Return P(X < first count of the bin) for symbols [m], float64 [m]."""
         first_count = (self._first_bin[rows] + symbols) << self._bin_bits[rows]
         return self._cdf(rows, first_count - 1)
@@ -74,7 +74,9 @@ class BinnedDistribution:
         """Return the starts of the intervals of symbols, int64 [m]; 2^24 after the last one."""
         num_bins = self._num_bins[rows]
         below = np.where(
-            symbols > 0, self._below(rows, np.maximum(symbols, 1)) - self._lowest[rows], 0.0
+            symbols > 0,
+            self._cdf_below(rows, np.maximum(symbols, 1)) - self._cdf_below_first_bin[rows],
+            0.0,
         ).clip(0, 1)
         # less than all of 2^24: a probability rounded to 1 must not start two intervals
         scaled = np.floor(below * (1 - 1e-12) * (TOTAL - num_bins - 1)).astype(np.int64) + symbols
@@ -161,18 +163,18 @@ def surviving_counts(counts: Integers, survival: Tensor, death: Tensor) -> Binne
 
     References: Santos et al. 2023, eq. 8.
     """
-    p = float(survival)
-    q = float(death)
+    survival_probability = float(survival)
+    death_probability = float(death)
 
     def cdf(rows: Rows, values: Integers) -> Reals:
         trials = counts[rows]
         values = np.minimum(values, trials)
         # the incomplete beta function keeps all digits when nearly all units survive
         probability = special.betainc(
-            np.maximum(trials - values, 1), np.maximum(values, 0) + 1.0, q
+            np.maximum(trials - values, 1), np.maximum(values, 0) + 1.0, death_probability
         )
         return np.where(values < 0, 0.0, np.where(values == trials, 1.0, probability))
 
-    mean = (counts * p).astype(np.float64)
-    std = np.asarray((mean * q) ** 0.5, np.float64)
+    mean = (counts * survival_probability).astype(np.float64)
+    std = np.asarray((mean * death_probability) ** 0.5, np.float64)
     return BinnedDistribution(cdf, mean, std, counts, escape=False)

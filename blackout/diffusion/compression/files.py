@@ -241,8 +241,8 @@ class Codec:
 
     def _decode_parts(self, file: io.BufferedReader, header: _Header, name: str) -> Iterator[Array]:
         times = coding_grids(self.model, header.steps)[header.grid]
-        left = header.samples
-        while left:
+        num_remaining = header.samples
+        while num_remaining:
             start = file.read(PART_HEADER.size)
             if len(start) < PART_HEADER.size:
                 raise UserError(f"{name}: damaged: it ends too early")
@@ -250,7 +250,7 @@ class Codec:
             elements = samples * self._elements
             size_fits = size >= 8 * lanes and size % 4 == 0
             size_fits = size_fits and elements <= MAX_ELEMENTS_PER_BYTE * size
-            number_fits = 0 < samples <= min(left, self._samples_per_part())
+            number_fits = 0 < samples <= min(num_remaining, self._samples_per_part())
             if not (number_fits and size_fits and lanes == _num_lanes(elements)):
                 raise UserError(
                     f"{name}: damaged: a part's header says {samples:,} samples in {size:,} bytes"
@@ -266,7 +266,7 @@ class Codec:
                     "decoding does not return the original counts"
                 )
             yield counts.numpy()
-            left -= samples
+            num_remaining -= samples
         refuse(file.read(1), f"{name}: damaged: it does not end after its last part")
 
     def _decode_xz(
@@ -275,9 +275,9 @@ class Codec:
         """Yield the counts of an xz stream; `data` are its first bytes, read before."""
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
         sample_bytes = self._elements * self._xz_dtype.itemsize
-        left = number
-        while left or not decompressor.eof:
-            samples = min(left, self._samples_per_part())
+        num_remaining = number
+        while num_remaining or not decompressor.eof:
+            samples = min(num_remaining, self._samples_per_part())
             needed = samples * sample_bytes or 1  # 1: find the end of the stream
             content = b""
             while len(content) < needed and not decompressor.eof:
@@ -298,7 +298,7 @@ class Codec:
                         f"{name}: written with another model, as counts are above {self._max_count}"
                     )
                 yield counts.reshape(-1, *self.model.shape)
-                left -= samples
+                num_remaining -= samples
         has_more = bool(decompressor.unused_data) or bool(file.read(1))
         refuse(has_more, f"{name}: damaged: it does not end after its last part")
 

@@ -151,7 +151,7 @@ class StatefulKernel(Kernel, Protocol):
     def earliest_time(self, ends: DataEnds) -> float:
         """Return the earliest final time at which a Poisson start is accurate enough.
 
-        Classes that derive from this one have the time of kernels that do not correct the start.
+        The default is that of kernels that do not correct the start.
         """
         return ends.earliest_time()
 

@@ -91,7 +91,7 @@ class PosteriorTrapezoidal:
         ensure(
             max_count <= MAX_ENUMERATED_COUNT,
             f"the posterior trapezoidal step takes counts up to {MAX_ENUMERATED_COUNT}, "
-            f"not {max_count}",
+            f"not {max_count}: use sampler=trapezoidal",
         )
         if float(step.s) == 0:
             return PosteriorBridge()(step)

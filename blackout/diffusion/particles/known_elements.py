@@ -22,12 +22,13 @@ from blackout.diffusion.predictions import TINY, CountPrediction
 from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
 from blackout.diffusion.schedules import missing_fraction
 
-# Guards. The look-ahead is divided out again, and extrapolated counts differ from predicted ones by
-# less than any share as steps become short, so that none of them changes the limit of many steps.
-# Of the predicted probability of the data, which ignores correlations. On exact toys 0, 0.5 and 1
-# are alike (benchmarks/results/known_probability.json).
+# None of these changes the limit of many steps: the look-ahead is divided out again, and
+# extrapolated counts approach predicted ones as steps become short.
+
+# Power of the predicted probability of the data, which ignores correlations. On exact toys 0, 0.5
+# and 1 are alike (benchmarks/results/known_probability.json).
 LOOK_AHEAD_POWER = 0.5
-MIN_PROBABILITY = 1e-3  # of the look-ahead: no particle is dropped for a bad guess alone
+MIN_PROBABILITY = 1e-3  # of the look-ahead: a bad prediction alone drops no particle
 MIN_RATE_SHARE = 0.1  # of the predicted count: extrapolation must not make known births impossible
 
 

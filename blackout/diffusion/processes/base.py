@@ -103,7 +103,7 @@ class Process(ABC):
 class JumpProcess(Process):
     """A homogeneous process in continuous time: X_t given X_s is as X_(t - s) given X_0."""
 
-    ordered: bool  # whether jumps within a step add up (counts), or exclude each other (names)
+    ordered: bool  # whether jumps within a step add up (counts) or exclude each other (categories)
 
     @abstractmethod
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
@@ -119,7 +119,8 @@ class JumpProcess(Process):
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Return rates of the reverse jumps given X_0, float64 [B, R, ...].
 
-        They are nu_r(m') p_t(m' | o) / p_t(m | o).
+        They are nu_r(m') p_t(m' | o) / p_t(m | o): nu_r is the forward rate of type r, which leads
+        from m' to m = X_t, and o = X_0.
 
         References: Santos et al. 2023, eq. 71.
         """
@@ -196,9 +197,10 @@ class CountProcess(JumpProcess):
     def prior(
         self, shape: Shape, t: Time, generator: RandomSource = None, data_mean: Tensor | None = None
     ) -> Tensor:
-        """Draw Poisson(q E[X_0] + a (1 - q)), a the stationary mean, which None stands for.
+        """Draw Poisson(q E[X_0] + a (1 - q)), where a is the stationary mean.
 
-        Pure death thereby starts all black, or with Poisson(e^-t E[X_0]) if the mean is given. At
+        Without `data_mean`, E[X_0] = a is assumed. Pure death, a = 0, thus starts all black, or
+        with Poisson(e^-t E[X_0]) if the mean is given. At
         t = 15 one CIFAR-10 image in ten still has a unit left, which black ignores. Poisson counts
         lack the correlations of elements: `blackout.diffusion.schedules` has their size, and the
         times at which they are small.

@@ -56,7 +56,7 @@ class FiniteProcess(Process):
         check_max_count(max_count)
         ensure(
             max_count < num_states,
-            f"the process has {num_states} states: too few for counts 0..{max_count}",
+            f"max_count must be below the number of states, {num_states}, not {max_count}",
         )
         self.max_count = max_count
         self.num_states = num_states

@@ -77,17 +77,17 @@ def check_matrix(matrix: np.ndarray, kind: str, total: float) -> None:
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
         raise ValueError(
-            f"a {kind} is a square matrix of two states or more, not of shape {matrix.shape}"
+            f"a {kind} must be a square matrix of two states or more, not of shape {matrix.shape}"
         )
-    ensure(matrix.dtype.kind in "fiu", f"a {kind} holds real numbers, not {matrix.dtype}")
-    ensure(np.isfinite(matrix).all(), f"a {kind} has entries that are not finite")
+    ensure(matrix.dtype.kind in "fiu", f"a {kind} must hold real numbers, not {matrix.dtype}")
+    ensure(np.isfinite(matrix).all(), f"a {kind} must have finite entries")
 
     # 1. Signs.
     exempt = np.eye(matrix.shape[-1], dtype=bool) & (total == 0)
     for place in np.argwhere((matrix < 0) & ~exempt):
         off_diagonal = ", off its diagonal" if total == 0 else ""
         raise ValueError(
-            f"a {kind} has no negative entries{off_diagonal}, but {place.tolist()} is "
+            f"a {kind} must have no negative entries{off_diagonal}, but {place.tolist()} is "
             f"{matrix[tuple(place)]:g} (from the state of its row to that of its column)"
         )
 
@@ -99,7 +99,7 @@ def check_matrix(matrix: np.ndarray, kind: str, total: float) -> None:
         if matrix.ndim > 2:
             row += f" of step {worst[0] + 1}"
         raise ValueError(
-            f"the rows of a {kind} sum to {total:g}, but {row} sums to {sums[worst]:g}"
+            f"the rows of a {kind} must sum to {total:g}, but {row} sums to {sums[worst]:g}"
         )
 
 
@@ -122,7 +122,10 @@ class MatrixExponential:
         self._powers: dict[torch.device, Tensor] = {}
         # a weak reference: in a reference cycle with its cache the object would outlive its last
         # use until the garbage collector runs
-        compute = partial(MatrixExponential._compute_single, weakref.proxy(self))  # type: ignore[arg-type]
+        compute = partial(
+            MatrixExponential._compute_single,
+            weakref.proxy(self),  # type: ignore[arg-type]
+        )
         self._compute_cached = lru_cache(max(1, CACHE_BYTES // (8 * generator.numel())))(compute)
 
     def __call__(self, tau: Tensor) -> Tensor:
@@ -220,7 +223,7 @@ def from_generator(
         "matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one",
     )
     loaded = load_matrix(matrix)
-    ensure(loaded.ndim == 2, f"a generator is one matrix [S, S], not of shape {loaded.shape}")
+    ensure(loaded.ndim == 2, f"a generator must be one matrix [S, S], not of shape {loaded.shape}")
     check_matrix(loaded, "generator", 0.0)
     generator = torch.from_numpy(np.ascontiguousarray(loaded, dtype=np.float64))
     return DenseGenerator(max_count, generator, ordered)

@@ -372,7 +372,7 @@ class EnergyFamily(ComponentFamily):
             print("         (start=zero trains both in turn)")
         return EnergySampler(EnergyWithRates(energy, network), simulation, **training)
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return the training settings of a model.
 
         Raises:

@@ -145,7 +145,7 @@ class CodeDraw(Draw):
                     samples[name] = torch.cat([summary[name] for summary in summaries])
             yield part, samples
 
-    def about(self, seed: int) -> Mapping[str, Any]:
+    def metadata(self, seed: int) -> Mapping[str, Any]:
         """Return the summary of a model without contexts, and print its most probable orders."""
         queried = self.top > 1 or self.requirement is not None
         if not queried or self.model.conditional:

@@ -138,7 +138,7 @@ class CodeFamily(ComponentFamily):
         """
         return dict(source.buffers)
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return the settings of training beyond the common ones: `sharpness`."""
         return {"sharpness": settings.get("sharpness")}
 

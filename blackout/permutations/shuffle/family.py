@@ -153,7 +153,7 @@ class ShuffleFamily(ComponentFamily):
         from_file = bool((settings.get("dataset") or {}).get("path"))
         return {**data, "dataset": {}} if from_file else data
 
-    def training(self, settings: Plain) -> dict[str, Any]:
+    def training_arguments(self, settings: Plain) -> dict[str, Any]:
         """Return the settings of training beyond the common ones: `sharpness`."""
         return {"sharpness": settings.get("sharpness")}
 

@@ -22,7 +22,7 @@ class Function(Operator):
         function: x [n, *shape] -> m [n, *measurement]. x is float64, or of the dtype of a module's
             weights.
 
-    References: definition of the class; checked in tests/posterior/test_parts.py.
+    References: definition of the class; checked in tests/posterior/test_operators.py.
 
     Example:
         >>> Function(lambda x: x.cumsum(1))(torch.tensor([[1, 2, 3]])).tolist()

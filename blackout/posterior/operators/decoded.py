@@ -28,6 +28,7 @@ class Decoded(Operator):
     References: Chu et al. 2025, appendix D.1.
 
     Example:
+        >>> from blackout.posterior import Identity
         >>> operator = Decoded(lambda x: 2 * x, (3,), Identity())
         >>> operator(torch.tensor([[3, 0, 1]])).tolist()
         [[6.0, 0.0, 2.0]]
@@ -68,7 +69,9 @@ class Decoded(Operator):
             return None
         codes = self.encoder(data).detach().double()
         code_shape = tuple(codes.shape[1:])
-        ensure(code_shape == shape, f"the encoder returns {code_shape}, not {shape}")
+        ensure(
+            code_shape == shape, f"the encoder must return codes of shape {shape}, not {code_shape}"
+        )
         return codes
 
     def prepare(self, model: BlackoutDiffusion) -> None:

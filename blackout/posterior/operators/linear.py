@@ -12,8 +12,9 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.errors import ensure
-from blackout.posterior.noise import Gaussian, Poisson, read_array
+from blackout.posterior.noise import Gaussian, Poisson
 from blackout.posterior.operators.base import Operator
+from blackout.posterior.parameter_maps import read_array
 from blackout.representation import format_fields
 
 MIN_DIVISOR = 1e-12  # sums of weights below this are replaced by it, as for black measurements
@@ -35,7 +36,7 @@ class LinearOperator(Operator):
 
         Every sum is spread evenly over its elements; elements in several sums get the average.
 
-        References: this project; checked in tests/posterior/test_parts.py.
+        References: this project; checked in tests/posterior/test_operators.py.
         """
         ones = torch.ones((1, *shape), dtype=torch.float64, device=m.device)
         spread = self.adjoint(m / self(ones).clamp(min=MIN_DIVISOR), shape)
@@ -49,7 +50,7 @@ class Pool(LinearOperator):
     Args:
         size: side of a block, which must divide the sides of the image.
 
-    References: checked in tests/posterior/test_parts.py.
+    References: checked in tests/posterior/test_operators.py.
 
     Example:
         >>> Pool(2)(torch.arange(16).view(1, 1, 4, 4)).tolist()
@@ -100,7 +101,7 @@ class Blur(LinearOperator):
         size: of the kernel in pixels, odd.
         width: standard deviation in pixels.
 
-    References: checked in tests/posterior/test_parts.py.
+    References: checked in tests/posterior/test_operators.py.
 
     Example:
         >>> x = torch.zeros(1, 1, 3, 3)
@@ -186,7 +187,7 @@ class Matrix(LinearOperator):
         For A >= 0 as `LinearOperator`; otherwise by the pseudo-inverse, with negative data set
         to 0.
 
-        References: this project; checked in tests/posterior/test_parts.py.
+        References: this project; checked in tests/posterior/test_operators.py.
         """
         if bool((self.values >= 0).all()):
             return super().back_project(m, shape)

@@ -115,7 +115,7 @@ def draw_pairs(num_elements: int, ratio: float, seed: int) -> Tensor:
         ValueError: no pair, or more pairs than there are.
 
     References: Chu et al. 2025, eq. 15; the numbering of pairs: this project, checked in
-        tests/posterior/test_parts.py.
+        tests/posterior/test_operators.py.
     """
     num_pairs = round(ratio * num_elements)
     max_pairs = num_elements * (num_elements - 1) // 2

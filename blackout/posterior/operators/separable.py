@@ -11,8 +11,8 @@ from torch import Tensor
 
 from blackout.counts import Shape
 from blackout.errors import ensure
-from blackout.posterior.noise import read_array
 from blackout.posterior.operators.base import Operator
+from blackout.posterior.parameter_maps import read_array
 from blackout.representation import format_fields
 
 
@@ -105,7 +105,7 @@ class InpaintBox(Separable):
         rows: first and last hidden row.
         columns: first and last hidden column.
 
-    References: definition of the class; checked in tests/posterior/test_parts.py.
+    References: definition of the class; checked in tests/posterior/test_operators.py.
 
     Example:
         >>> InpaintBox((0, 0), (1, 2)).observed_mask((1, 2, 4)).long().tolist()
@@ -144,7 +144,7 @@ class InpaintRandom(Separable):
         hidden: share of hidden elements, in (0, 1).
         seed: seed of the mask.
 
-    References: definition of the class; checked in tests/posterior/test_parts.py.
+    References: definition of the class; checked in tests/posterior/test_operators.py.
 
     Example:
         >>> int(InpaintRandom(0.25).observed_mask((8,)).sum())  # six of eight elements

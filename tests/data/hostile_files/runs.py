@@ -18,7 +18,7 @@ from blackout.data.formats import load_array
 from blackout.evaluation import reference
 from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
-from blackout.posterior.noise import to_tensor
+from blackout.posterior.parameter_maps import to_tensor
 from blackout.safe_reading import read_rows
 from blackout.training.checkpoint_files import read_checkpoint
 from tests.data.hostile_files.writing import (

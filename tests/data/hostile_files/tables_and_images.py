@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from blackout.data import counts, image_folder
-from blackout.posterior.noise import to_tensor
+from blackout.posterior.parameter_maps import to_tensor
 from tests.data.hostile_files.writing import (
     COUNTS,
     Case,
