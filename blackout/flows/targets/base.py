@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,6 +163,13 @@ class Target(nn.Module):
         # a subclass may define only `log_ratios`
         if getattr(self.log_ratios, "__func__", None) is not Target.log_ratios:
             return self.log_ratios(x)[:, sites]
+        return self._brute_force_log_ratios(x, sites)
+
+    def _brute_force_log_ratios(self, x: Tensor, sites: Tensor) -> Tensor:
+        """Return differences of the log-density of all neighbours and x; see `log_ratios_at`.
+
+        References: Ou et al. 2025, appendix C.2.
+        """
         rows = torch.arange(len(sites), device=x.device)
         values = torch.arange(self.levels, dtype=x.dtype, device=x.device)
         batch_size = max(1, NEIGHBOURS_PER_BATCH // (len(sites) * self.levels))
@@ -201,11 +207,8 @@ class Target(nn.Module):
         finite = bool(torch.isfinite(density).all() and torch.isfinite(log_ratios).all())
         refuse(not finite, NOT_FINITE)
 
-        brute_force = WrappedTarget(
-            SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density),
-        )
         checked_sites = site[:NUM_CHECKED_SITES]
-        expected_log_ratios = brute_force.log_ratios_at(x[2:], checked_sites)
+        expected_log_ratios = self._brute_force_log_ratios(x[2:], checked_sites)
         difference = log_ratios[2:, :NUM_CHECKED_SITES] - expected_log_ratios
         largest = float(difference.abs().max())
         rounding = 1e-2 + 1e-5 * float(density.abs().max())  # single precision is allowed
@@ -315,9 +318,24 @@ class WrappedTarget(Target):
         shape = getattr(wrapped, "shape", None) or [wrapped.sites]
         super().__init__(wrapped.levels, [int(size) for size in shape])
         self.wrapped = wrapped
-        self.log_density = wrapped.log_density  # type: ignore[method-assign]
-        if hasattr(wrapped, "log_ratios"):
-            self.log_ratios = wrapped.log_ratios  # type: ignore[method-assign]
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Return the object's log rho of states [..., d], float [...]."""
+        log_density: Tensor = self.wrapped.log_density(x)
+        return log_density
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """Return the object's log-ratios of states [B, d], or those by brute force, [B, d, S]."""
+        if not hasattr(self.wrapped, "log_ratios"):
+            return self._brute_force_log_ratios(x, torch.arange(self.sites, device=x.device))
+        log_ratios: Tensor = self.wrapped.log_ratios(x)
+        return log_ratios
+
+    def log_ratios_at(self, x: Tensor, sites: Tensor) -> Tensor:
+        """Return the log-ratios of some sites, int64 [n], of states [B, d]: float [B, n, S]."""
+        if not hasattr(self.wrapped, "log_ratios"):
+            return self._brute_force_log_ratios(x, sites)
+        return self.log_ratios(x)[:, sites]
 
 
 def greedy_colouring(adjacency: Any) -> list[NDArray[np.int64]]:

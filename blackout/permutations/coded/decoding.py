@@ -58,7 +58,7 @@ class Passes:
         unknown = sorted(options.keys() - {"greedy"})
         if unknown:
             raise UserError(
-                f"sampler.{unknown[0]}: no such setting; the only one is sampler.greedy"
+                f"sampler.{unknown[0]}: no such option; the only one is sampler.greedy"
             )
         for name in ("passes", "order"):
             if settings.get(name) is not None:

@@ -70,7 +70,7 @@ class CodeDraw(Draw):
     @property
     def steps(self) -> int:
         """Passes of a batch: at most the number of digits to draw."""
-        return self.model.steps(self.passes, self.num_observed)
+        return self.model.num_passes(self.passes, self.num_observed)
 
     nfe = steps  # network evaluations per sample
 
@@ -88,7 +88,7 @@ class CodeDraw(Draw):
 
         `nll_bits` says whether the bits of these samples are exact.
         """
-        likelihood: str = self.model.likelihood(self.passes)
+        likelihood: str = self.model.likelihood_kind(self.passes)
         if self.passes.greedy:
             likelihood += " of draws without greedy"
         contexts: str | None = None

@@ -181,7 +181,7 @@ class CodeFamily(ComponentFamily):
         """Return the bits of each test permutation, for `test/nll_bits`."""
         if name != "test/nll_bits":
             return None
-        return SampleValues(index, values, model.likelihood())
+        return SampleValues(index, values, model.likelihood_kind())
 
     def baselines(
         self, source: PermutationData, size: int, settings: Plain

@@ -219,7 +219,7 @@ def likelihood_report(
     values = {"nll_bits_test": float(bits.mean()), **divergences}
     if size > 1:
         values["nll_bits_test_error"] = float(bits.std()) / math.sqrt(size)
-    kind = model.likelihood(passes)
+    kind = model.likelihood_kind(passes)
     likelihood: dict[str, Any] = {"held_out": size, "nll_bits": kind, **asdict(passes)}
     if passes.greedy:
         likelihood["note"] = (
@@ -391,7 +391,7 @@ def _divergences(model: CodeModel, source: PermutationData, passes: Passes) -> d
 def held_out_bits(model: CodeModel, source: PermutationData, size: int, passes: Passes) -> Tensor:
     """Return the bits of the first test permutations, float64 [size].
 
-    `CodeModel.likelihood` says whether they are exact.
+    `CodeModel.likelihood_kind` says whether they are exact.
     """
     bits = torch.zeros(size, dtype=torch.float64)
     for index in torch.arange(size).split(NETWORK_BATCH):
