@@ -9,13 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
+from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.decoding import Passes
 from blackout.permutations.coded.model import BATCH, CodeModel
 from blackout.permutations.coded.report import exact_distribution
@@ -295,7 +296,9 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     refuse(not has_context, "input: this model has no context; leave it out")
     file = Path(str(path)).expanduser()
     if data.get("kind") not in (None, "rankings"):
-        puzzles = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
+        source = cast(PermutationData, model.require_source())
+        assert source.puzzles is not None
+        puzzles = read_puzzles(file, source.puzzles)
         return {"x" if name == "truth" else name: values for name, values in puzzles.items()}
     if "num_conditions" in data:
         name = "condition"

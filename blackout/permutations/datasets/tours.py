@@ -71,7 +71,15 @@ class Tours(Puzzles):
         ensure(instances >= 1, f"tsp: instances must be at least 1, not {instances}")
         self._instances = instances
         self._solved: dict[tuple[Split, int], Tensor] = {}
-        super().__init__("tsp", "points", cities, (2,), held_out, seed, POINT_FACTS)
+        super().__init__(
+            name="tsp",
+            kind="points",
+            num_items=cities,
+            item_shape=(2,),
+            held_out=held_out,
+            seed=seed,
+            facts=POINT_FACTS,
+        )
 
     def convert(self, items: Tensor) -> Tensor:
         """Return points of a file as they are: they must be in the unit square.
