@@ -26,7 +26,8 @@ from blackout.permutations.coded.decoding import Passes, balanced_blocks
 from blackout.permutations.coded.draw import CodeDraw, build_draw
 from blackout.permutations.coded.likelihood import code_log_prob, exact_mixture, mixture_nll
 from blackout.permutations.coded.losses import autoregressive_loss
-from blackout.permutations.coded.report import PermutationScores, exact_distribution
+from blackout.permutations.coded.report import exact_distribution
+from blackout.permutations.coded.scores import PermutationScores
 from blackout.permutations.codes import CODES
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
