@@ -37,13 +37,9 @@ from benchmarks.proposals import GradientDMALA, LocallyInformed, taylor_ratios
 from blackout.flows import FlowSampler
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import target_samples
-from blackout.flows.energies.model import (
-    EnergySampler,
-    EnergyWithRates,
-    PairEnergy,
-    score_couplings,
-)
+from blackout.flows.energies.model import EnergySampler, EnergyWithRates
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
+from blackout.flows.energies.pair_energy import PairEnergy, score_couplings
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.path import States, forward_residual
 from blackout.flows.refinement import DMALA, Gibbs, Refinement

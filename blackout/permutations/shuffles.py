@@ -450,16 +450,16 @@ def _positions_and_num_labels(
     return positions, torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
 
 
-def _draw_uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
-    """Draw uniforms [*size, last] on the device of their source, for decks of n cards."""
+def _draw_uniforms(n: int, num_draws: int, size: Size, generator: RandomSource) -> Tensor:
+    """Draw uniforms [*size, num_draws] on the device of their source, for decks of n cards."""
     _check_deck(n)
-    shape = (size, last) if isinstance(size, int) else (*size, last)
+    shape = (size, num_draws) if isinstance(size, int) else (*size, num_draws)
     return uniform(shape, generator, _source_device(generator))
 
 
-def _draw_integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
-    """Draw integers uniform on 0..n-1, int64 [*size, last]."""
-    return _draw_uniforms(n, last, size, generator).mul_(n).long()
+def _draw_integers(n: int, num_draws: int, size: Size, generator: RandomSource) -> Tensor:
+    """Draw integers uniform on 0..n-1, int64 [*size, num_draws]."""
+    return _draw_uniforms(n, num_draws, size, generator).mul_(n).long()
 
 
 def _source_device(generator: RandomSource) -> torch.device:

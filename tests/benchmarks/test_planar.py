@@ -7,7 +7,8 @@ import torch
 
 from benchmarks.planar import gibbs_samples, mmd, nll_by_chain, nll_by_uniform_states
 from blackout.flows.energies.data import target_samples
-from blackout.flows.energies.model import EnergySampler, EnergyWithRates, PairEnergy
+from blackout.flows.energies.model import EnergySampler, EnergyWithRates
+from blackout.flows.energies.pair_energy import PairEnergy
 from blackout.flows.simulation import Events
 from blackout.flows.targets import EnergyNetwork, Ising, all_states, exact_values
 from blackout.networks import LESite

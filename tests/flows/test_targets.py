@@ -153,9 +153,11 @@ def test_targets_of_a_range_equal_single_targets() -> None:
     corners = range_target.instances(range_target.test_instances).row_parameters.tolist()  # type: ignore[attr-defined]
     assert corners == [[0.2, 0.2], [0.2, 0.0], [0.6, 0.2], [0.6, 0.0]]
     assert torch.equal(range_target.pair, Ising(3, 0.6).pair) and not Ising(3, 0.6).context()
-    for parameters in ({"coupling": 0.8}, {"field": "much"}, {"size": 3}):
+    for parameters in ({"coupling": 0.8}, {"field": "much"}):
         with pytest.raises(UserError, match=r"outside the trained ranges.*0\.2, 0\.6"):
             range_target.with_parameters(**parameters)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"target\.size is fixed; only coupling and field"):
+        range_target.with_parameters(size=3)
     with pytest.raises(ValueError, match=r"\[start, end\]"):
         Ising(3, [0.1, 0.2, 0.3])
 

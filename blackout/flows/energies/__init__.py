@@ -2,8 +2,9 @@
 
 from blackout.flows.energies.data import planar_points
 from blackout.flows.energies.family import EnergyFamily
-from blackout.flows.energies.model import EnergySampler, PairEnergy
+from blackout.flows.energies.model import EnergySampler
 from blackout.flows.energies.negative import EnergyDiscrepancy, FlowSamples, PersistentChains
+from blackout.flows.energies.pair_energy import PairEnergy
 
 __all__ = [
     "EnergyDiscrepancy",

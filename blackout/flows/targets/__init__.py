@@ -1,17 +1,14 @@
 """Unnormalised distributions on discrete states."""
 
-from blackout.flows.targets.base import (
-    Target,
-    TargetSource,
-    WrappedTarget,
+from blackout.flows.targets.base import Target, TargetSource, WrappedTarget, make_target
+from blackout.flows.targets.couplings import Couplings, SpinGlass, read_couplings
+from blackout.flows.targets.energy_network import EnergyNetwork, read_energy
+from blackout.flows.targets.enumeration import (
     all_states,
     can_enumerate,
     enumerate_states,
     exact_values,
-    make_target,
 )
-from blackout.flows.targets.couplings import Couplings, SpinGlass, read_couplings
-from blackout.flows.targets.energy_network import EnergyNetwork, read_energy
 from blackout.flows.targets.fixed_composition import FixedComposition
 from blackout.flows.targets.ising import Ising
 from blackout.flows.targets.potts import Potts

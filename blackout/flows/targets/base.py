@@ -1,8 +1,8 @@
 """The interface of a target: an unnormalised distribution rho on {0, ..., S - 1}^d.
 
-A target needs only its log-density. Log-ratios of neighbours, Gibbs sweeps and the exact values of
-small targets follow from it by brute force. A target is also what a flow is trained on
-(`TargetSource`), and its tensors may come from a file of the user (`read_arrays`).
+A target needs only its log-density. Log-ratios of neighbours and Gibbs sweeps follow from it by
+brute force. A target is also what a flow is trained on (`TargetSource`), and its tensors may come
+from a file of the user (`read_arrays`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,7 @@ from blackout.protocols import Source, Split
 from blackout.representation import changed_arguments, join_values
 
 MAX_LEVELS = 256  # states are stored as uint8
-MAX_ENUMERATED_STATES = 1 << 20  # targets with more states are not enumerated
 NEIGHBOURS_PER_BATCH = 1 << 16  # neighbouring states evaluated together by brute force
-STATES_PER_BATCH = 1 << 15  # states evaluated together by enumeration
 NUM_CHECKED_SITES = 64  # sites whose log-ratios `Target.check` compares with brute force
 NOT_FINITE = (
     "target: the log-density is not finite at some state; give forbidden states a very low, finite "
@@ -164,6 +161,13 @@ class Target(nn.Module):
         # a subclass may define only `log_ratios`
         if getattr(self.log_ratios, "__func__", None) is not Target.log_ratios:
             return self.log_ratios(x)[:, sites]
+        return self._brute_force_log_ratios(x, sites)
+
+    def _brute_force_log_ratios(self, x: Tensor, sites: Tensor) -> Tensor:
+        """Return differences of the log-density of all neighbours and x; see `log_ratios_at`.
+
+        References: Ou et al. 2025, appendix C.2.
+        """
         rows = torch.arange(len(sites), device=x.device)
         values = torch.arange(self.levels, dtype=x.dtype, device=x.device)
         batch_size = max(1, NEIGHBOURS_PER_BATCH // (len(sites) * self.levels))
@@ -201,11 +205,8 @@ class Target(nn.Module):
         finite = bool(torch.isfinite(density).all() and torch.isfinite(log_ratios).all())
         refuse(not finite, NOT_FINITE)
 
-        brute_force = WrappedTarget(
-            SimpleNamespace(levels=self.levels, shape=self.shape, log_density=self.log_density),
-        )
         checked_sites = site[:NUM_CHECKED_SITES]
-        expected_log_ratios = brute_force.log_ratios_at(x[2:], checked_sites)
+        expected_log_ratios = self._brute_force_log_ratios(x[2:], checked_sites)
         difference = log_ratios[2:, :NUM_CHECKED_SITES] - expected_log_ratios
         largest = float(difference.abs().max())
         rounding = 1e-2 + 1e-5 * float(density.abs().max())  # single precision is allowed
@@ -315,9 +316,24 @@ class WrappedTarget(Target):
         shape = getattr(wrapped, "shape", None) or [wrapped.sites]
         super().__init__(wrapped.levels, [int(size) for size in shape])
         self.wrapped = wrapped
-        self.log_density = wrapped.log_density  # type: ignore[method-assign]
-        if hasattr(wrapped, "log_ratios"):
-            self.log_ratios = wrapped.log_ratios  # type: ignore[method-assign]
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Return the object's log rho of states [..., d], float [...]."""
+        log_density: Tensor = self.wrapped.log_density(x)
+        return log_density
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """Return the object's log-ratios of states [B, d], or those by brute force, [B, d, S]."""
+        if not hasattr(self.wrapped, "log_ratios"):
+            return self._brute_force_log_ratios(x, torch.arange(self.sites, device=x.device))
+        log_ratios: Tensor = self.wrapped.log_ratios(x)
+        return log_ratios
+
+    def log_ratios_at(self, x: Tensor, sites: Tensor) -> Tensor:
+        """Return the log-ratios of some sites, int64 [n], of states [B, d]: float [B, n, S]."""
+        if not hasattr(self.wrapped, "log_ratios"):
+            return self._brute_force_log_ratios(x, sites)
+        return self.log_ratios(x)[:, sites]
 
 
 def greedy_colouring(adjacency: Any) -> list[NDArray[np.int64]]:
@@ -398,76 +414,6 @@ class TargetSource:
     def to(self, device: torch.device) -> Source:
         """Return itself: there are no data to move."""
         return self
-
-
-def all_states(levels: int, sites: int) -> Tensor:
-    """Return every state, uint8 [levels ** sites, sites]; the last site changes fastest.
-
-    References: definition of the function.
-
-    Example:
-        >>> all_states(2, 2).tolist()
-        [[0, 0], [0, 1], [1, 0], [1, 1]]
-    """
-    values = torch.arange(levels, dtype=torch.uint8)
-    return torch.cartesian_prod(*[values] * sites).view(-1, sites)
-
-
-def enumerate_states(target: Target) -> tuple[Tensor, Tensor]:
-    """Return all states, uint8 [n, d], and log rho, float64 [n], on the target's device.
-
-    References: definition of the function.
-
-    Example:
-        >>> from blackout.flows import Ising
-        >>> states, log_density = enumerate_states(Ising(2))
-        >>> states.shape, log_density.shape
-        (torch.Size([16, 4]), torch.Size([16]))
-    """
-    states = all_states(target.levels, target.sites).to(target.device)
-    batches = states.split(STATES_PER_BATCH)
-    return states, torch.cat([target.log_density(batch).double() for batch in batches])
-
-
-def can_enumerate(target: Target) -> bool:
-    """Return whether the target has at most `MAX_ENUMERATED_STATES` states.
-
-    References: definition of the function.
-
-    Example:
-        >>> from blackout.flows import Ising
-        >>> can_enumerate(Ising(3)), can_enumerate(Ising(10))
-        (True, False)
-    """
-    return target.sites * math.log2(target.levels) <= math.log2(MAX_ENUMERATED_STATES)
-
-
-def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
-    """Compute `log_z`, `mean_energy` and, by enumeration, the mean of each statistic of rho^t.
-
-    The energy is -log rho whatever t is.
-
-    References: this project; checked in tests/flows/test_targets.py.
-
-    Returns:
-        Values by name; None where neither enumeration nor a closed form is available.
-
-    Example:
-        >>> from blackout.flows import Ising
-        >>> round(exact_values(Ising(3, coupling=0.0))["log_z"], 4)  # 9 log 2
-        6.2383
-    """
-    if not can_enumerate(target):
-        return target.closed_form() if t == 1 else target.closed_form(t)
-    states, log_density = enumerate_states(target)
-    log_z = torch.logsumexp(t * log_density, 0)
-    probabilities = (t * log_density - log_z).exp()
-    # states of zero density have zero probability
-    mean_log_density = float(probabilities @ log_density.nan_to_num(neginf=0.0))
-    values = {"log_z": float(log_z), "mean_energy": -mean_log_density}
-    for name, value in target.statistics(states).items():
-        values[f"mean_{name}"] = float(probabilities @ value.double())
-    return values
 
 
 def read_arrays(path: str | Path, npy_name: str = "") -> dict[str, NDArray[Any]]:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError, ensure, refuse
-from blackout.flows.targets.base import Target, all_states, read_arrays
+from blackout.flows.targets.base import Target, read_arrays
+from blackout.flows.targets.enumeration import all_states
 from blackout.training.loading import load_model
 
 BITS_PER_COORDINATE = 16  # a sign bit and 15 bits of Gray code (Ou et al. 2025, section 4.1)

@@ -204,12 +204,15 @@ class _IsingInstances(Target):
         self.row_parameters = nn.Buffer(parameters)
 
     def site_groups(self) -> list[Tensor]:
+        """Return the groups of independent sites, which are those of any model on the torus."""
         return self.ising.site_groups()
 
     def select(self, rows: Tensor) -> Target:
+        """Return the models of some rows, by index or mask."""
         return _IsingInstances(self.ising, self.row_parameters[rows])
 
     def context(self) -> tuple[Any, ...]:
+        """Return the scaled parameters of the rows, [B, 2]."""
         return (self.ising.scale_parameters(self.row_parameters),)
 
     def log_density(self, x: Tensor) -> Tensor:

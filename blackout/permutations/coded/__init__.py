@@ -12,7 +12,7 @@ from blackout.permutations.coded.datasets.votes import permutations
 from blackout.permutations.coded.family import CodeFamily
 from blackout.permutations.coded.model import CodeModel
 from blackout.permutations.coded.network import CodeTransformer
-from blackout.permutations.coded.report import CodeScorer
+from blackout.permutations.coded.scores import CodeScorer
 
 __all__ = [
     "CodeFamily",

@@ -9,13 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from blackout.data.formats import load_array
 from blackout.errors import UserError, error_context, refuse
+from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.decoding import Passes
 from blackout.permutations.coded.model import BATCH, CodeModel
 from blackout.permutations.coded.report import exact_distribution
@@ -70,7 +71,7 @@ class CodeDraw(Draw):
     @property
     def steps(self) -> int:
         """Passes of a batch: at most the number of digits to draw."""
-        return self.model.steps(self.passes, self.num_observed)
+        return self.model.num_passes(self.passes, self.num_observed)
 
     nfe = steps  # network evaluations per sample
 
@@ -88,7 +89,7 @@ class CodeDraw(Draw):
 
         `nll_bits` says whether the bits of these samples are exact.
         """
-        likelihood: str = self.model.likelihood(self.passes)
+        likelihood: str = self.model.likelihood_kind(self.passes)
         if self.passes.greedy:
             likelihood += " of draws without greedy"
         contexts: str | None = None
@@ -295,7 +296,9 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     refuse(not has_context, "input: this model has no context; leave it out")
     file = Path(str(path)).expanduser()
     if data.get("kind") not in (None, "rankings"):
-        puzzles = read_puzzles(file, model.require_source().puzzles)  # type: ignore[attr-defined]
+        source = cast(PermutationData, model.require_source())
+        assert source.puzzles is not None
+        puzzles = read_puzzles(file, source.puzzles)
         return {"x" if name == "truth" else name: values for name, values in puzzles.items()}
     if "num_conditions" in data:
         name = "condition"

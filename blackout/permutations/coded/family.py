@@ -17,11 +17,12 @@ from blackout.component import Plain, component
 from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.errors import UserError, error_context, refuse
+from blackout.permutations.coded.baselines import likelihood_baselines
 from blackout.permutations.coded.data import PermutationData, data_from_puzzles
 from blackout.permutations.coded.decoding import Order, Passes
 from blackout.permutations.coded.draw import build_draw
 from blackout.permutations.coded.model import CodeModel, Objective
-from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
+from blackout.permutations.coded.report import likelihood_report
 from blackout.permutations.codes import CODES
 from blackout.permutations.datasets import Puzzles
 from blackout.protocols import Draw
@@ -181,7 +182,7 @@ class CodeFamily(ComponentFamily):
         """Return the bits of each test permutation, for `test/nll_bits`."""
         if name != "test/nll_bits":
             return None
-        return SampleValues(index, values, model.likelihood())
+        return SampleValues(index, values, model.likelihood_kind())
 
     def baselines(
         self, source: PermutationData, size: int, settings: Plain

@@ -16,7 +16,7 @@ from blackout.errors import ensure
 from blackout.permutations.coded.decoding import BlockRule, Blocks, balanced_blocks
 from blackout.permutations.coded.denoiser import Denoiser, digit_log_probs, log_softmax_on_support
 
-Likelihood = Literal["exact", "upper bound"]
+LikelihoodKind = Literal["exact", "upper bound"]
 
 MAX_EXACT_ITEMS = 7  # items up to which all 2^n sets of masked digits are enumerated
 TABLE_BATCH = 4096  # partly masked codes in one network evaluation of `exact_mixture`

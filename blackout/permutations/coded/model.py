@@ -25,7 +25,7 @@ from blackout.permutations.coded.decoding import (
 from blackout.permutations.coded.denoiser import Denoiser
 from blackout.permutations.coded.likelihood import (
     MAX_EXACT_ITEMS,
-    Likelihood,
+    LikelihoodKind,
     code_log_prob,
     mixture_nll,
 )
@@ -219,7 +219,7 @@ class CodeModel(Model):
         """Network evaluations of a validation permutation."""
         if self.objective == "autoregressive":
             return 1
-        if self._sums_orders(self.passes):
+        if self._sums_over_orders(self.passes):
             return 2**self.length - 1
         return self.passes.passes or self.length
 
@@ -230,7 +230,7 @@ class CodeModel(Model):
 
         If every sample has a random order, p is a mixture over orders. Up to 7 items it is summed.
         Above that the value is -log p given one random order per sample, whose mean is an upper
-        bound by Jensen's inequality, see `likelihood`.
+        bound by Jensen's inequality, see `likelihood_kind`.
 
         Args:
             denoiser: of the contexts of the codes.
@@ -248,7 +248,7 @@ class CodeModel(Model):
         if passes.order == "confidence":
             log_prob = code_log_prob(denoiser, codes, most_certain_digits, self.support, num_passes)
             return -log_prob.double()
-        if self._sums_orders(passes):
+        if self._sums_over_orders(passes):
             return mixture_nll(denoiser, codes, self.support, num_passes)
         order: Tensor | None = None
         if passes.order == "random":
@@ -256,7 +256,7 @@ class CodeModel(Model):
         blocks = balanced_blocks(n, num_passes, order)
         return -code_log_prob(denoiser, codes, blocks, self.support).double()
 
-    def likelihood(self, passes: Passes | None = None) -> Likelihood:
+    def likelihood_kind(self, passes: Passes | None = None) -> LikelihoodKind:
         """Return whether `nll` is the exact -log p of samples, or an upper bound.
 
         It is a bound if one order stands for all orders. It is also a bound if inline digits that
@@ -266,11 +266,11 @@ class CodeModel(Model):
         one_pass = passes.passes == 1
         random_order = self.objective == "masked" and passes.order == "random" and not one_pass
         repaired = self.code is Inline and self.aligned
-        if repaired or (random_order and not self._sums_orders(passes)):
+        if repaired or (random_order and not self._sums_over_orders(passes)):
             return "upper bound"
         return "exact"
 
-    def _sums_orders(self, passes: Passes) -> bool:
+    def _sums_over_orders(self, passes: Passes) -> bool:
         """Return whether `nll` sums over the orders of digits."""
         several = self.objective == "masked" and passes.order == "random" and passes.passes != 1
         return several and self.length <= MAX_EXACT_ITEMS
@@ -306,7 +306,7 @@ class CodeModel(Model):
         passes = self.passes if passes is None else passes
         contexts = self.contexts(num_observed) if contexts is None else contexts
         device = self.device
-        steps = self.steps(passes, num_observed)
+        num_steps = self.num_passes(passes, num_observed)
         for part in indices.split(batch_size or BATCH) if len(indices) else ():
             # 1. contexts and observed digits
             context = {
@@ -324,12 +324,12 @@ class CodeModel(Model):
             log_prob = torch.zeros(len(codes), device=device)
             denoiser = self.denoiser(context)
             states = fill_codes(
-                denoiser, codes, blocks, steps, self.support, streams, greedy=passes.greedy
+                denoiser, codes, blocks, num_steps, self.support, streams, greedy=passes.greedy
             )
             for step, state in enumerate(chain([(codes, log_prob)], states)):
                 codes, log_prob = state
                 if watch is not None:
-                    watch(step, steps, self._preview(codes, context))
+                    watch(step, num_steps, self._preview(codes, context))
             # 3. collect
             samples = {"samples": self.decode(codes), "code": codes, "log_prob": log_prob}
             if self.code is Inline:
@@ -365,7 +365,7 @@ class CodeModel(Model):
         refuse(num_steps is not None, FIXED_STEPS)
         return self.batches(indices, seed, contexts=self.contexts(split="val"))
 
-    def steps(self, passes: Passes, num_observed: int) -> int:
+    def num_passes(self, passes: Passes, num_observed: int) -> int:
         """Return the network evaluations of a batch: at most the number of digits to draw."""
         return max(1, min(passes.passes or 1, self.length - num_observed))
 
@@ -388,8 +388,8 @@ class CodeModel(Model):
         # observed digits come first, and are left out
         is_observed = (codes != n).long()
         positions = (rank - is_observed).argsort(dim=1, stable=True)
-        steps = self.steps(passes, num_observed)
-        return list(positions[:, num_observed:].tensor_split(steps, dim=1))
+        num_steps = self.num_passes(passes, num_observed)
+        return list(positions[:, num_observed:].tensor_split(num_steps, dim=1))
 
     def _preview(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Return partly masked codes [B, n] as permutations, or as items, for pictures.

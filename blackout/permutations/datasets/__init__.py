@@ -11,7 +11,7 @@ from blackout.permutations.datasets.jigsaws import (
     jigsaw_digits,
     jigsaw_mnist,
 )
-from blackout.permutations.datasets.puzzles import Kind, Puzzles
+from blackout.permutations.datasets.puzzles import Puzzles
 from blackout.permutations.datasets.ranked_lists import RankedLists, read_ranked_lists
 from blackout.permutations.datasets.single_permutation import one_permutation
 from blackout.permutations.datasets.sorting import Sorting, sort_digits, sort_mnist
@@ -20,7 +20,6 @@ from blackout.permutations.datasets.user_items import items, read_puzzles
 
 __all__ = [
     "Jigsaws",
-    "Kind",
     "Puzzles",
     "RankedLists",
     "Sorting",

@@ -51,14 +51,14 @@ class ImagePuzzles(Puzzles):
             "encoder": items.encoder,
         }
         super().__init__(
-            name,
-            items.kind,
-            items.number,
-            items.shape,
-            held_out,
-            seed,
-            facts,
-            float(scale),
+            name=name,
+            kind=items.kind,
+            num_items=items.number,
+            item_shape=items.shape,
+            held_out=held_out,
+            seed=seed,
+            facts=facts,
+            scale=float(scale),
             validation=held_out if images.size("val") else 0,
         )
 

@@ -195,13 +195,13 @@ class StoredPuzzles(Puzzles):
         self._lists = lists
         shape = lists["train"].shape
         super().__init__(
-            name,
-            kind,
-            shape[1],
-            tuple(shape[2:]),
-            len(lists["test"]),
-            seed,
-            facts,
+            name=name,
+            kind=kind,
+            num_items=shape[1],
+            item_shape=tuple(shape[2:]),
+            held_out=len(lists["test"]),
+            seed=seed,
+            facts=facts,
             validation=len(lists["val"]),
         )
 

@@ -68,13 +68,13 @@ class RankedLists(Puzzles):
         self._items = self.standardise(features)
         facts = {"mean": 0.0, "std": 1.0, "encoder": {"_target_": "blackout.networks.ItemEncoder"}}
         super().__init__(
-            name,
-            "items",
-            lists.lists.shape[1],
-            tuple(self._items.shape[1:]),
-            len(self._lists["test"]),
-            seed,
-            facts,
+            name=name,
+            kind="items",
+            num_items=lists.lists.shape[1],
+            item_shape=tuple(self._items.shape[1:]),
+            held_out=len(self._lists["test"]),
+            seed=seed,
+            facts=facts,
             validation=len(self._lists["val"]),
         )
 

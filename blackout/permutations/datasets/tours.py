@@ -71,7 +71,15 @@ class Tours(Puzzles):
         ensure(instances >= 1, f"tsp: instances must be at least 1, not {instances}")
         self._instances = instances
         self._solved: dict[tuple[Split, int], Tensor] = {}
-        super().__init__("tsp", "points", cities, (2,), held_out, seed, POINT_FACTS)
+        super().__init__(
+            name="tsp",
+            kind="points",
+            num_items=cities,
+            item_shape=(2,),
+            held_out=held_out,
+            seed=seed,
+            facts=POINT_FACTS,
+        )
 
     def convert(self, items: Tensor) -> Tensor:
         """Return points of a file as they are: they must be in the unit square.
@@ -323,14 +331,14 @@ def _parse_tour(line: str) -> tuple[list[float], list[int]]:
     Raises:
         ValueError: the line is no tour.
     """
-    before, keyword, after = line.partition("output")
+    points_text, keyword, tour_text = line.partition("output")
     ensure(
         keyword,
         "the word 'output' is missing: a line must be `x1 y1 x2 y2 ... output 1 5 ... 1`",
     )
     ensure("_" not in line, "numbers must not have an underscore")
-    coordinates = [float(number) for number in before.split()]
-    tour = [int(city) - 1 for city in after.split()]
+    coordinates = [float(number) for number in points_text.split()]
+    tour = [int(city) - 1 for city in tour_text.split()]
     are_finite = bool(torch.tensor(coordinates).isfinite().all())
     if len(coordinates) < 6 or len(coordinates) % 2 or not are_finite:
         raise ValueError(

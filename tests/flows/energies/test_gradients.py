@@ -20,15 +20,10 @@ from benchmarks.proposals import GradientDMALA, LocallyInformed, first_order
 from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import target_samples
-from blackout.flows.energies.family import max_gradient_z_score
-from blackout.flows.energies.model import (
-    EnergySampler,
-    EnergyWithRates,
-    PairEnergy,
-    fit_couplings,
-    score_couplings,
-)
+from blackout.flows.energies.evaluation import max_gradient_z_score
+from blackout.flows.energies.model import EnergySampler, EnergyWithRates
 from blackout.flows.energies.negative import EnergyDiscrepancy, FlowSamples, PersistentChains
+from blackout.flows.energies.pair_energy import PairEnergy, fit_couplings, score_couplings
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout

@@ -19,8 +19,9 @@ from blackout.flows import Events, Ising, Rollout
 from blackout.flows.draw import FlowDraw
 from blackout.flows.energies import EnergyFamily
 from blackout.flows.energies.data import StateData, target_samples
-from blackout.flows.energies.family import baseline_nats
-from blackout.flows.energies.model import EnergySampler, PairEnergy, fit_couplings
+from blackout.flows.energies.evaluation import baseline_nats
+from blackout.flows.energies.model import EnergySampler
+from blackout.flows.energies.pair_energy import PairEnergy, fit_couplings
 from blackout.flows.targets.energy_network import EnergyNetwork, decode, encode
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued

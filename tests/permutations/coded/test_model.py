@@ -26,7 +26,8 @@ from blackout.permutations.coded.decoding import Passes, balanced_blocks
 from blackout.permutations.coded.draw import CodeDraw, build_draw
 from blackout.permutations.coded.likelihood import code_log_prob, exact_mixture, mixture_nll
 from blackout.permutations.coded.losses import autoregressive_loss
-from blackout.permutations.coded.report import PermutationScores, exact_distribution
+from blackout.permutations.coded.report import exact_distribution
+from blackout.permutations.coded.scores import PermutationScores
 from blackout.permutations.codes import CODES
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import kl_bits
@@ -193,7 +194,8 @@ def test_scores_are_those_of_the_distribution_of_samples(code, order, passes):
     with torch.no_grad():
         probabilities = (-model.nll(model.denoiser({}), model.encode(points), None)).exp()
     assert (
-        float(probabilities.sum()) == pytest.approx(1, abs=1e-5) and model.likelihood() == "exact"
+        float(probabilities.sum()) == pytest.approx(1, abs=1e-5)
+        and model.likelihood_kind() == "exact"
     )
     samples = model.sample(20_000, seed=2)
     counts = torch.bincount((samples * 5 ** torch.arange(5)).sum(1), minlength=5**5)
@@ -207,15 +209,15 @@ def test_above_seven_items_one_order_per_sample_gives_a_bound():
     codes = model.encode(torch.tensor([[3, 1, 4, 0, 5, 2, 7, 6]])).expand(4000, -1)
     with torch.no_grad():
         nats = model.nll(model.denoiser({}), codes, torch.Generator().manual_seed(0))
-    assert model.likelihood() == "upper bound" and len(nats.unique()) > 100
+    assert model.likelihood_kind() == "upper bound" and len(nats.unique()) > 100
     assert float(nats.mean()) > float(-(-nats).exp().mean().log())
     assert (
-        model.likelihood(Passes(1, "random"))
-        == model.likelihood(Passes(3, "left_to_right"))
+        model.likelihood_kind(Passes(1, "random"))
+        == model.likelihood_kind(Passes(3, "left_to_right"))
         == "exact"
     )
     # several inline codes decode to the same permutation
-    assert make_model("inline", n=5, tokens=9).likelihood() == "upper bound"
+    assert make_model("inline", n=5, tokens=9).likelihood_kind() == "upper bound"
 
 
 def test_default_passes_are_those_of_the_likelihood():

@@ -11,7 +11,8 @@ import torch
 
 from blackout.errors import UserError
 from blackout.permutations.coded import cycles, permutations, plackett_luce, synthetic_rankings
-from blackout.permutations.coded.report import CodeScorer, likelihood_baselines, ranking_baselines
+from blackout.permutations.coded.baselines import likelihood_baselines, ranking_baselines
+from blackout.permutations.coded.scores import CodeScorer
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import (
     Mallows,

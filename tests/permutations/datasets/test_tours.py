@@ -117,7 +117,7 @@ def test_points_in_the_unit_square_are_not_scaled(tmp_path: Path) -> None:
     assert fit_frame(narrow) == Frame((0.0, -30.0), 100.0)
     with pytest.raises(UserError, match="its tours have 6"):
         tsp(path=path, cities=9)
-    with pytest.raises(UserError, match=r"test_path needs dataset\.path"):
+    with pytest.raises(UserError, match=r"test_path needs the training tours"):
         tsp(test_path=path)
     path.write_text(path.read_text().replace("output", "1_0 output", 1))
     with pytest.raises(UserError, match="line 1: numbers must not have an underscore"):

@@ -11,10 +11,10 @@ from torch import Size
 
 from benchmarks.permutation_codes import product_distribution
 from blackout.permutations import all_permutations, inverse, kendall_distance
+from blackout.permutations.coded.baselines import repeated_insertion
 from blackout.permutations.coded.decoding import balanced_blocks
 from blackout.permutations.coded.likelihood import code_log_prob
 from blackout.permutations.coded.losses import autoregressive_loss
-from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import Mallows, PlackettLuce
 from blackout.permutations.group import is_permutation

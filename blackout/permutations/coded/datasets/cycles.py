@@ -109,8 +109,8 @@ def all_cycles(n: int) -> Tensor:
     """
     digits = torch.cartesian_prod(*(torch.arange(1, n - i) for i in range(n - 1)))
     digits = digits.reshape(-1, n - 1)
-    last = torch.zeros(len(digits), 1, dtype=torch.int64)
-    return FisherYates.decode(torch.cat([digits, last], 1))
+    last_digit = torch.zeros(len(digits), 1, dtype=torch.int64)
+    return FisherYates.decode(torch.cat([digits, last_digit], 1))
 
 
 def hash_to_uniform(keys: Tensor, seed: int) -> Tensor:

@@ -41,7 +41,7 @@ class Ratings(NamedTuple):
     rating: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RankingOptions:
     """How rankings are made from ratings; see `rankings` for the fields."""
 
@@ -170,9 +170,14 @@ def rankings(  # noqa: PLR0913 - built from YAML
     if min_raters is None:
         num_users = len(ratings.user.unique())
         min_raters = min(DEFAULT_MIN_RATERS, max(1, num_users // 10))
-    random_movies = movies == "random"
     options = RankingOptions(
-        length, min_raters, random_movies, num_movies, holdout, validation, seed
+        length=length,
+        min_raters=min_raters,
+        random_movies=movies == "random",
+        num_movies=num_movies,
+        holdout=holdout,
+        validation=validation,
+        seed=seed,
     )
     return data_from_ratings(file.stem, ratings, options)
 
@@ -370,5 +375,13 @@ def synthetic_rankings(
     items = (POPULARITY_BIAS * popularity + gumbel).topk(num_rated, dim=1).indices
     user = torch.arange(users).repeat_interleave(num_rated)
     ratings = Ratings(user, items.flatten(), stars.gather(1, items).flatten())
-    options = RankingOptions(length, 1, False, num_movies, 0.2, validation, seed)
+    options = RankingOptions(
+        length=length,
+        min_raters=1,
+        random_movies=False,
+        num_movies=num_movies,
+        holdout=0.2,
+        validation=validation,
+        seed=seed,
+    )
     return data_from_ratings("synthetic_rankings", ratings, options)

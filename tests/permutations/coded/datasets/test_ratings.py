@@ -79,7 +79,7 @@ def test_equal_ratings_are_ordered_at_random(tmp_path):
 @pytest.mark.parametrize(
     "rows, header, arguments, word",
     [
-        ([(1, 2, 3.0)], "user,movieId,rating", {}, "userId is missing"),
+        ([(1, 2, 3.0)], "user,movieId,rating", {}, "userId is not in"),
         ([(1, 2, "nan")], "userId,movieId,rating", {}, "NaN"),
         ([(1, 2, "good")], "userId,movieId,rating", {}, "good"),
         ([(1, 2, 99.0)], "userId,movieId,rating", {}, "from 0 to 30"),

@@ -112,7 +112,7 @@ def test_votes_in_preflib_format_are_read(tmp_path):
         (f"{names}9: 1,1\n", "at most once"),
         ("3\n1,a\n9,1,2\n", "0 alternatives"),
         ("", "not a file of PrefLib"),
-        (f"{names}999999999: 1,2\n", "places of all votes"),
+        (f"{names}999999999: 1,2\n", "votes times alternatives"),
         (names.replace("3:", "4:") + "9: 1,2\n", "numbered 1, 2, "),
     ):
         path.write_text(text)
