@@ -52,7 +52,7 @@ def test_evidence_has_a_row_for_every_operator(tmp_path):
         ("blur-2", "Blur", -31.0),
     ):
         (tmp_path / place).mkdir()
-        how = {
+        sampler = {
             "method": "SMC",
             "operator": {"name": operator, "size": 2},
             "measurement": "test:0-3",
@@ -63,7 +63,7 @@ def test_evidence_has_a_row_for_every_operator(tmp_path):
             "fd": 1.0,
         }
         (tmp_path / place / "metrics.json").write_text(
-            json.dumps({"values": values, "sampler": how})
+            json.dumps({"values": values, "sampler": sampler})
         )
     save_comparison([tmp_path], tmp_path / "all.html")
     page = (tmp_path / "all.html").read_text()

@@ -31,7 +31,7 @@ def settings(bfloat16: bool = True, **trainer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ratio", "chosen"), [(0.5, "bf16-mixed"), (0.9, "32-true"), (1.4, "32-true")]
 )
-def test_auto_is_the_quicker_one_and_the_sampler_follows(
+def test_auto_precision_is_the_faster_one_and_the_sampler_uses_it(
     ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda: ratio)
@@ -46,17 +46,20 @@ def test_auto_is_the_quicker_one_and_the_sampler_follows(
 
 
 @pytest.mark.parametrize(
-    ("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)]
+    ("load", "threads", "is_warned"),
+    [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)],
 )
-def test_threads_on_a_machine_that_is_busy_are_named(load: float, threads: int, said: bool) -> None:
-    assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is said
+def test_threads_on_a_machine_that_is_busy_are_named(
+    load: float, threads: int, is_warned: bool
+) -> None:
+    assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is is_warned
 
 
-def test_the_ratio_is_one_of_times() -> None:
+def test_the_bfloat16_ratio_is_a_plausible_ratio_of_times() -> None:
     assert 0.05 < bfloat16_ratio() < 100
 
 
-def test_a_run_keeps_what_it_began_with(
+def test_a_continued_run_keeps_its_precision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []

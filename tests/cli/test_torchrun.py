@@ -44,11 +44,11 @@ def test_two_processes_draw_and_score_what_one_does(run, tmp_path):
     assert shared.stdout.count("70 samples") == 1
     for file in ("samples.npz", "grid.png"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    one, two = (
+    single_process, two_processes = (
         json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two")
     )
-    assert two["values"] == pytest.approx(one["values"], rel=1e-9)
-    assert two["likelihood"]["test"] == {
-        name: pytest.approx(one["likelihood"]["test"][name], rel=1e-12)
+    assert two_processes["values"] == pytest.approx(single_process["values"], rel=1e-9)
+    assert two_processes["likelihood"]["test"] == {
+        name: pytest.approx(single_process["likelihood"]["test"][name], rel=1e-12)
         for name in ("continuous", "ends")
     }

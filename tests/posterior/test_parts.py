@@ -513,13 +513,16 @@ def test_samples_that_do_not_explain_y_have_small_p_values():
         torch.from_numpy(rng.normal(size=size)) for size in ((200, 6), (200, 6), (200, 8, 6))
     )
     y = truth + error
-    right = y[:, None] / 2 + spread * 0.5**0.5
+    exact_samples = y[:, None] / 2 + spread * 0.5**0.5
     p = np.array(
-        [posterior_predictive_p_value(noise, y[k : k + 1], right[k], None, k) for k in range(200)]
+        [
+            posterior_predictive_p_value(noise, y[k : k + 1], exact_samples[k], None, k)
+            for k in range(200)
+        ]
     )
     assert (p < 0.01).mean() < 0.03 and (p < 1e-3).sum() == 0
-    right[0, 5:7] += 3.0
-    assert posterior_predictive_p_value(noise, y[:1], right[0], None, 0) < 1e-3
+    exact_samples[0, 5:7] += 3.0
+    assert posterior_predictive_p_value(noise, y[:1], exact_samples[0], None, 0) < 1e-3
 
 
 def test_predictive_intervals_cover_the_next_draw():
@@ -614,9 +617,9 @@ def test_calibration_detects_samples_that_are_too_narrow():
     rng = np.random.default_rng(0)
     mean = rng.gamma(1.0, 1.0, size=200)
     truth = rng.poisson(mean)
-    right = rng.poisson(mean, (20, 200))
+    exact_samples = rng.poisson(mean, (20, 200))
     wrong = np.round(mean)[None].repeat(20, 0)
-    good, bad = (normalised_ranks(samples, truth, rng) for samples in (right, wrong))
+    good, bad = (normalised_ranks(samples, truth, rng) for samples in (exact_samples, wrong))
     assert rank_p_value({"x": good}) > 1e-3 > rank_p_value({"x": bad})
     assert coverage(good, 0.9) == pytest.approx(0.9, abs=0.05) and coverage(bad, 0.9) < 0.7
 
