@@ -153,7 +153,7 @@ def run(
     provenance = importlib.import_module("blackout.cli.provenance")
     for name in ("version", "git_commit"):
         monkeypatch.setattr(provenance, name, cached(getattr(provenance, name)))
-    if not request.node.get_closest_marker("drawn"):
+    if not request.node.get_closest_marker("figures"):
         monkeypatch.setattr(Figure, "savefig", save_blank)
 
     def run(program: str, *arguments: object) -> Outcome:

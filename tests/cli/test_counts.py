@@ -113,21 +113,22 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     )
 
 
+def options_without_length(folder):
+    """Return settings of a run on small counts, without those that decide its length."""
+    np.save(folder / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
+    lengths = ("trainer.max_steps", "optimizer.decay_steps")
+    options = [option for option in (*SHORT, *SMALL) if not option.startswith(lengths)]
+    return [
+        *options,
+        "dataset=counts",
+        f"dataset.path={folder / 'x.npy'}",
+        f"runs_dir={folder}",
+    ]
+
+
 @pytest.mark.deep
 def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
-    options = [
-        *SHORT,
-        *SMALL,
-        "dataset=counts",
-        f"dataset.path={tmp_path / 'x.npy'}",
-        f"runs_dir={tmp_path}",
-    ]
-    options = [
-        option
-        for option in options
-        if not option.startswith(("trainer.max_steps", "optimizer.decay_steps"))
-    ]
+    options = options_without_length(tmp_path)
     for ordered, steps in (("false", 200), ("true", 1000)):
         chosen = (
             f"network.body.ordered={ordered}",
@@ -144,19 +145,7 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
 
 
 def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
-    options = [
-        *SHORT,
-        *SMALL,
-        "dataset=counts",
-        f"dataset.path={tmp_path / 'x.npy'}",
-        f"runs_dir={tmp_path}",
-    ]
-    options = [
-        option
-        for option in options
-        if not option.startswith(("trainer.max_steps", "optimizer.decay_steps"))
-    ]
+    options = options_without_length(tmp_path)
     options += [
         "optimizer.decay_steps=null",
         "trainer.max_time=00:00:00:00",

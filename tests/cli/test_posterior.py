@@ -39,7 +39,7 @@ def metrics(out):
 
 
 @pytest.mark.deep
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_all_files_are_there_and_agree(run, trained_model):
     outcome = run(
         "sample",
@@ -90,7 +90,7 @@ def test_all_files_are_there_and_agree(run, trained_model):
         assert (out / name).stat().st_size > 0
 
 
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_arviz_reads_posteriors_and_gives_the_same_diagnostics(draw, tmp_path):
     pytest.importorskip("h5py")
     arviz = pytest.importorskip("arviz")

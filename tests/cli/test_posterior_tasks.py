@@ -60,7 +60,7 @@ def test_dna_at_every_scale(run, tmp_path):
 
 
 @pytest.mark.deep
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
     options = (
         "task=music_toy",

@@ -67,15 +67,15 @@ def test_a_run_leaves_solved_puzzles(trained):
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
 
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_sample_k_alone_is_the_same_and_puzzles_are_scored(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=10", "decoder=sample"]
     outcome = run(
         "sample", *options, "evaluate=true", "trajectory=true", f"out={tmp_path / 'whole'}"
     )
     assert outcome.code == 0, outcome.err
-    alone = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
-    assert alone.code == 0, alone.err
+    selected = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
+    assert selected.code == 0, selected.err
     complete, alone = (np.load(tmp_path / name / "permutations.npz") for name in ("whole", "alone"))
     for name in ("permutation", "items", "truth"):
         np.testing.assert_array_equal(complete[name][7:8], alone[name])

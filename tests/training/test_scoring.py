@@ -82,9 +82,9 @@ def state(module):
     }
 
 
-def equal_or_nan(a, b):
+def states_are_equal(a, b):
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal_or_nan(a[name], b[name]) for name in a)
+        return a.keys() == b.keys() and all(states_are_equal(a[name], b[name]) for name in a)
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
@@ -101,7 +101,7 @@ class Watched(Scores):
             part.training = number % 3 == 0
         before = state(pl_module)
         super().on_validation_epoch_end(trainer, pl_module)
-        self.undisturbed.append(equal_or_nan(before, state(pl_module)))
+        self.undisturbed.append(states_are_equal(before, state(pl_module)))
         for part, mode in modes.items():
             part.training = mode
 
@@ -126,7 +126,7 @@ def test_scoring_leaves_everything_as_it_was(scorer):
     scores = Watched(scorer, SAMPLES, every_n_steps=2)
     module = trained(scores)
     assert scores.undisturbed == [True] * 3 and scores.values["frechet_distance_tiny"] > 0
-    assert equal_or_nan(module.state_dict(), trained().state_dict())
+    assert states_are_equal(module.state_dict(), trained().state_dict())
 
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
@@ -191,7 +191,7 @@ def test_without_validation_data_scores_are_computed_between_steps(scorer, every
     )
     trainer.fit(module := make_module(), SourceDataModule(data_without_validation, 50))
     assert list(logged) == expected_steps and all(value > 0 for value in logged.values())
-    assert equal_or_nan(module.state_dict(), trained().state_dict())
+    assert states_are_equal(module.state_dict(), trained().state_dict())
 
 
 @pytest.mark.deep
