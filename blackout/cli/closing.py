@@ -16,13 +16,13 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-from blackout.cli.finished_runs import with_earlier
+from blackout.cli.finished_runs import add_earlier_results
 from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.pictures import Trajectory, print_run
 from blackout.cli.provenance import command_line, provenance
 from blackout.cli.report_page import LivePage
 from blackout.cli.score import save_figure
-from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
+from blackout.comparisons import SampleValues, compare_with_baselines, num_compared_samples
 from blackout.config.settings import is_overridden
 from blackout.errors import escaped
 from blackout.files import sample_file, save_picture
@@ -104,11 +104,13 @@ def finish_run(
     # 5. Comparison with baselines, where the run has seen all training data.
     size = source.size("train") or 0
     is_short = budget < size
-    baselines = family.baselines(source, num_compared(samples), {"few": budget} if is_short else {})
+    baselines = family.baselines(
+        source, num_compared_samples(samples), {"few": budget} if is_short else {}
+    )
     if is_short and baselines and not any(baselines.values()):
         left_out.append(f"baselines: the run has seen {budget:,} of {size:,} training samples")
 
-    compared = compared_with_baselines(samples, baselines)
+    compared = compare_with_baselines(samples, baselines)
 
     # 6. metrics.json, loggers and the report page.
     for line in left_out:
@@ -129,7 +131,7 @@ def finish_run(
         {"left_out": left_out, **provenance(model.device, start, source)},
     )
     write_baselines(baselines, compared["comparisons"], run)
-    write_scores(with_earlier(report, run), run / "metrics.json", preview.references)
+    write_scores(add_earlier_results(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     LivePage(run).finish()
@@ -211,7 +213,9 @@ def validate(
     )
     (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after validation
-    return with_errors(metrics, {name: name for name in module.model.validation_metrics}, module)
+    return add_standard_errors(
+        metrics, {name: name for name in module.model.validation_metrics}, module
+    )
 
 
 def test(
@@ -226,7 +230,7 @@ def test(
     (metrics,) = trainer.test(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after testing
     test_metrics = {test_name(name): name for name in module.model.validation_metrics}
-    return with_errors(metrics, test_metrics, module)
+    return add_standard_errors(metrics, test_metrics, module)
 
 
 def sample_values(
@@ -276,7 +280,7 @@ def affordable_batches(
     return min(num_requested, max_affordable)
 
 
-def with_errors(
+def add_standard_errors(
     metrics: Mapping[str, float], mean_names: Mapping[str, str], module: TrainingModule
 ) -> dict[str, float]:
     """Return metrics as plain numbers, with the standard errors `<name>_error` of bits.

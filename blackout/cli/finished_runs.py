@@ -55,7 +55,7 @@ def mark_unfinished(run: Path) -> None:
         write_json({**results, "finished": False}, run / RESULTS)
 
 
-def with_earlier(report: Mapping[str, Any], run: Path) -> dict[str, Any]:
+def add_earlier_results(report: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """Return the report of a run with the results in its directory that it does not repeat.
 
     They are listed under `earlier`: results of a shorter length, or scores of the same length that

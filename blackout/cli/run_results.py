@@ -99,7 +99,7 @@ def _check_types(content: dict[str, Any]) -> None:
         values = content.get(name)
         entries = values[:MAX_LISTED] if isinstance(values, list) else []
         content[name] = [value for value in entries if isinstance(value, int | float | str)]
-    content["values"] = {name: _finite(value) for name, value in content["values"].items()}
+    content["values"] = {name: _finite_or_text(value) for name, value in content["values"].items()}
     content["references"] = {
         name: {key: value for key, value in values.items() if _is_finite(value)}
         for name, values in content["references"].items()
@@ -117,7 +117,7 @@ def _check_types(content: dict[str, Any]) -> None:
     }
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_text(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
@@ -203,7 +203,7 @@ def num_decimals(
         error: its standard error; None or 0 if unknown.
         other_values: values that are shown next to it, and should not read the same.
     """
-    differences = [abs(other - value) for other in other_values]
+    differences = [abs(other_value - value) for other_value in other_values]
     scale = error or min((gap for gap in differences if gap > 0), default=0.0)
     if not math.isfinite(scale) or scale <= 0 or not math.isfinite(value):
         return None

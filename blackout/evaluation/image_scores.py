@@ -21,7 +21,7 @@ from torchmetrics import Metric, MetricCollection
 from blackout.component import component
 from blackout.data import CountData
 from blackout.data.sample_files import read_labels, read_samples
-from blackout.distributed import SampleRows, computed_once, my_batches, sum_over_processes
+from blackout.distributed import SampleRows, compute_once, my_batches, sum_over_processes
 from blackout.errors import UserError, refuse
 from blackout.evaluation.baselines import COPULA_NAME, MAX_COPULA_SAMPLES, copula_samples
 from blackout.evaluation.cache import key_hash
@@ -452,7 +452,7 @@ class ImageScores:
         sums = self._sums.compute()
         features = self._features.gather() if self._features is not None else None
         with full_float32(self.extractor.device):
-            return computed_once(lambda: self._values(sums, features))
+            return compute_once(lambda: self._values(sums, features))
 
     def _values(self, sums: Mapping[str, Any], features: Tensor | None) -> dict[str, float]:
         """Return the chosen scores by name.

@@ -138,7 +138,7 @@ def run(
 ) -> Callable[..., Outcome]:
     """Return a function that runs a program and returns its `Outcome`.
 
-    Scores use few trees and times. Figures are blank, except in tests that are marked `drawn`.
+    Scores use few trees and times. Figures are blank, except in tests that are marked `figures`.
     """
     if str(ROOT) not in sys.path:
         monkeypatch.syspath_prepend(str(ROOT))

@@ -10,7 +10,7 @@ import pytest
 
 from blackout.cli import anneal, main
 from blackout.config.explain import explain, parse_command_line
-from blackout.distributed import num_started
+from blackout.distributed import num_launched
 from blackout.errors import UserError
 from tests.processes import ROOT
 
@@ -177,4 +177,4 @@ def test_the_number_of_processes_that_a_launcher_started(variables, number, monk
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert num_started() == number
+    assert num_launched() == number

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from blackout import from_data
 from blackout.cli.build_trainer import build_callbacks, build_trainer
-from blackout.cli.training_settings import with_precision
+from blackout.cli.training_settings import apply_precision
 from blackout.config.choices import describe_choice, list_choices, list_groups, load_choice
 from blackout.config.compose import component_parameters
 from blackout.config.instantiate import find_target
@@ -167,7 +167,7 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed(
         "trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none"
     )
-    config = with_precision(config, tmp_path)
+    config = apply_precision(config, tmp_path)
     unscored = {**config, "metrics": None}
     trainer = build_trainer(
         unscored, tmp_path, build_callbacks(unscored, tmp_path, CountDiffusion())

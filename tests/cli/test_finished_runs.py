@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from blackout.cli.finished_runs import finished_steps, read_results, with_earlier
+from blackout.cli.finished_runs import add_earlier_results, finished_steps, read_results
 from blackout.cli.report_page import save_report
 from blackout.cli.run_results import read_scores
 from blackout.safe_reading import read_rows
@@ -198,7 +198,7 @@ def test_a_length_below_the_steps_of_a_checkpoint_is_refused(start, run, finishe
 
 def test_scores_of_the_same_step_that_a_report_lacks_stay(tmp_path):
     def write(values, steps, **more):
-        report = with_earlier({"values": values, "training_steps": steps, **more}, tmp_path)
+        report = add_earlier_results({"values": values, "training_steps": steps, **more}, tmp_path)
         (tmp_path / "metrics.json").write_text(json.dumps(report))
         return [
             (results["training_steps"], results["values"]) for results in report.get("earlier", ())

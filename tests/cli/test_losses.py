@@ -19,7 +19,7 @@ from benchmarks import (
 from blackout import load_model
 from blackout.cli import anneal, compare, compress, solve
 from blackout.cli.output_folders import folders_of_target
-from blackout.cli.run_directory import check_run, running
+from blackout.cli.run_directory import check_run, locked_run
 from blackout.cli.run_results import score_cards
 from blackout.errors import UserError
 from blackout.files import new_file, replacing, request_key, results_folder
@@ -279,7 +279,7 @@ def test_a_failed_run_keeps_its_reports_of_the_failure(run, tmp_path):
 
 
 def test_a_start_that_is_refused_leaves_nothing(tmp_path):
-    with pytest.raises(UserError), running(tmp_path / "x/a"):
+    with pytest.raises(UserError), locked_run(tmp_path / "x/a"):
         raise UserError("refused")
     assert not list(tmp_path.iterdir())
 

@@ -231,15 +231,15 @@ def test_settings_that_would_never_end_are_refused(run, tmp_path, argument):
 
 
 def test_a_run_is_refused_while_another_process_trains_it(run, directory, tmp_path):
-    from blackout.cli.run_directory import running
+    from blackout.cli.run_directory import locked_run
 
     longer = (*TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
-    with running(directory):
+    with locked_run(directory):
         outcome = run("train", *longer)
         outcome.assert_refused(str(os.getpid()), "in use")
     code = f"""
 import os, pathlib, blackout.cli.run_directory as run_directory
-with run_directory.running(pathlib.Path({str(directory)!r})):
+with run_directory.locked_run(pathlib.Path({str(directory)!r})):
     os.kill(os.getpid(), 9)
 """
     assert processes.run("-c", code).returncode == -9

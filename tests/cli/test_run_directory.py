@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blackout.cli.run_directory import check_run, run_directory, run_id, running
+from blackout.cli.run_directory import check_run, locked_run, run_directory, run_id
 from blackout.errors import UserError
 from blackout.files import PART
 from blackout.training.export import check_replaceable
@@ -41,7 +41,7 @@ def test_a_start_removes_leftovers_of_killed_runs_and_no_file_being_written(tmp_
         path.write_text("part")
     for path in unrelated_files[1:]:
         os.utime(path, (1, 1))
-    with running(run):
+    with locked_run(run):
         assert not [path for path in leftovers if path.exists()]
         assert all(path.exists() for path in unrelated_files)
 
