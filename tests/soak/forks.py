@@ -117,6 +117,6 @@ def preload() -> None:
     importlib.import_module("blackout.random.numba_draws")
     gc.collect()
     gc.freeze()  # garbage collection in forks skips inherited objects
-    # At exit they are collected as usual. Otherwise nanobind, with which Triton is bound to Python, reports
-    # everything of its own as leaked.
+    # At exit they are collected as usual. Otherwise nanobind, with which Triton is bound to Python,
+    # reports its objects as leaked.
     atexit.register(gc.unfreeze)
