@@ -227,7 +227,7 @@ _NUMBERS = ("value", "difference", "error")
 
 
 def is_comparison(content: Any) -> bool:
-    """Return whether what was read from a file has the form of what `compare` returns."""
+    """Return whether content of a file has the form of a result of `compare`."""
     if not isinstance(content, Mapping) or not isinstance(content.get("baselines"), Mapping):
         return False
     rows = content["baselines"]
@@ -246,9 +246,9 @@ def is_comparison(content: Any) -> bool:
 
 
 def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
-    """Return the line that says which of a model and its strongest baseline is better, and why.
+    """Return a line with the verdict on a model and its strongest baseline, and their values.
 
-    It says so where the model is not better than the uniform distribution.
+    It adds that the model is at chance if it is not better than the uniform distribution.
 
     Args:
         name: of the value.

@@ -68,7 +68,7 @@ def has_bfloat16(device: torch.device) -> bool:
 def device_memory(device: torch.device) -> int | None:
     """Return the bytes that this process may still use on a CPU, or all of a CUDA device's memory.
 
-    None for other devices, which do not tell.
+    None for other devices, whose memory is not known.
     """
     if device.type == "cpu":
         return available_memory()
@@ -101,7 +101,7 @@ def join_process_group(device: torch.device) -> None:
     of each meeting differ.
 
     Raises:
-        UserError: the others do not answer.
+        UserError: the other processes do not answer.
     """
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)

@@ -59,7 +59,7 @@ def _hidden_file(path: Path, durably: bool) -> Iterator[Path]:
 
     Args:
         path: the file to write. Its folder is made.
-        durably: whether the hidden file has the suffix of `path`.
+        durably: whether the hidden file has the suffix of `path`, as for `replacing`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _hidden_path(path, path.suffix if durably else "")
@@ -103,7 +103,7 @@ def _copy_mode(old: Path, new: Path) -> None:
 
 
 def copy_privacy(source: Path, folder: Path) -> None:
-    """Give others no more rights to a new folder than they have to a file or folder."""
+    """Give other users no more rights to a new folder than they have to the source."""
     mode = stat.S_IMODE(source.stat().st_mode)
     others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
     folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))

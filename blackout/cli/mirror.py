@@ -1,4 +1,4 @@
-"""The copy of a run directory in a remote store that `fsspec` can write, such as s3://bucket/runs."""
+"""The copy of a run directory in a remote store, such as s3://bucket/runs, by `fsspec`."""
 
 from __future__ import annotations
 

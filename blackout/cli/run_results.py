@@ -78,7 +78,7 @@ def read_scores(run: Path) -> dict[str, dict[str, Any]]:
             step = content.get("training_steps")
             contents[f"earlier results {number} (step {step})/metrics.json"] = content
     for content in contents.values():
-        _check_types(content)
+        _normalise_types(content)
     return contents
 
 
@@ -88,10 +88,10 @@ def read_part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def _check_types(content: dict[str, Any]) -> None:
-    """Give every part of a metrics.json that pages read its type, in place.
+def _normalise_types(content: dict[str, Any]) -> None:
+    """Replace parts of a metrics.json that have another type than pages read, in place.
 
-    What has another type is not shown as a part, and numbers that are not finite become text.
+    Such parts and entries become empty or are removed. Numbers that are not finite become text.
     """
     for name in MAPPINGS:
         content[name] = read_part(content, name)
