@@ -89,8 +89,8 @@ def _repeats(report: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
 def has_ended(run: Path, config: Mapping[str, Any], source: Source) -> bool:
     """Return whether a run has finished with as many steps as it is started with now.
 
-    If so, a few lines say where its results are, and nothing is changed. The caller has compared the
-    settings with those of the run.
+    If so, a few lines say where its results are, and nothing is changed. The caller has compared
+    the settings with those of the run.
 
     Args:
         run: the run's directory.
