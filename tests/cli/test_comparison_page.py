@@ -8,7 +8,7 @@ from blackout.cli.comparison_page import save_comparison
 from tests.cli.test_pages import check_page
 
 
-def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_path):
+def test_the_best_run_is_nearest_to_the_target_and_seeds_share_a_row(tmp_path):
     for number, (seed, lr, score) in enumerate(
         ((1, 0.1, 3.0), (2, 0.1, 5.0), (1, 0.2, 0.5), (1, 0.2, 0.7))
     ):

@@ -432,7 +432,7 @@ def differing(part, prefix=""):
         yield from differing(value, f"{prefix}.{name}")
 
 
-def test_what_yaml_lists_are_the_constructors_defaults_but_for_what_a_choice_is_for():
+def test_yaml_values_are_constructor_defaults_except_those_of_the_choice():
     differences = {}
     for group in list_groups():
         if group.partition("/")[0] not in ("experiment", "recipe", "task", "debug"):

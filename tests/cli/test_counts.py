@@ -307,7 +307,7 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
 
 
 @pytest.mark.deep
-def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
+def test_processes_on_too_many_levels_are_refused_with_their_memory(run, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
     options = (
         "dataset=counts",

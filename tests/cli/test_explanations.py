@@ -100,7 +100,7 @@ def test_a_wrong_setting_of_a_component_that_cannot_be_imported_is_not_blamed(tm
 
 
 @pytest.mark.deep
-def test_help_that_is_piped_to_head_says_nothing():
+def test_help_that_is_piped_to_head_prints_no_error():
     command = f"{shlex.quote(sys.executable)} train.py family=flow target=ising --help | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
     assert done.stderr == ""

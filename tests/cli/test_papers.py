@@ -225,7 +225,7 @@ def cells(words):
 COMMANDS = sorted({*header_commands(), *coverage_commands()})
 
 
-def test_tables_of_several_rows_say_how_all_of_them_are_run():
+def test_headers_of_tables_have_the_sweep_over_all_rows():
     experiments = {command.split()[2] for command in header_commands()}
     assert {
         "experiment=symmetric/table2",

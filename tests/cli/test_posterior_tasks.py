@@ -107,7 +107,7 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
     assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5
 
 
-def test_two_processes_draw_what_one_does(run, tmp_path):
+def test_two_processes_draw_the_same_samples_as_one(run, tmp_path):
     options = (
         "task=dna_toy",
         "num_samples=7",

@@ -143,7 +143,7 @@ def test_an_exported_model_is_loaded_without_its_training(trained):
 
 
 @pytest.mark.deep
-def test_two_processes_solve_alike(run, trained, tmp_path):
+def test_two_processes_solve_puzzles_like_one(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "decoder=sample"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
     shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")

@@ -10,7 +10,7 @@ from tests.cli.conftest import ROOT, TINY
 
 
 @pytest.mark.deep
-def test_two_processes_draw_and_score_what_one_does(run, tmp_path):
+def test_two_processes_draw_and_score_the_same_samples_as_one(run, tmp_path):
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
     options = [
         f"ckpt={tmp_path / 'digits/a'}",

@@ -265,7 +265,7 @@ def test_densities_of_real_measurements_integrate_to_one(noise):
     assert integrate.trapezoid(density.numpy(), y.flatten().numpy()) == pytest.approx(1, abs=1e-4)
 
 
-def test_flips_say_that_they_are_no_probabilities():
+def test_flips_are_described_as_no_normalised_likelihood():
     flips = Flips(2.0)
     y = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     total = float(flips.log_prob(y, torch.ones(1, 1, dtype=torch.float64)).exp().sum())
