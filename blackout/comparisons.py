@@ -29,7 +29,10 @@ _KIND_IN_WORDS: dict[Kind, str] = {
     "upper bound": "at most ",
     "lower bound": "at least ",
 }
-_INDEFINITE: dict[Kind, str] = {"upper bound": "an upper bound", "lower bound": "a lower bound"}
+_KIND_WITH_ARTICLE: dict[Kind, str] = {
+    "upper bound": "an upper bound",
+    "lower bound": "a lower bound",
+}
 _VERDICT_IN_WORDS: dict[Verdict, str] = {
     "better": "this model is better than the strongest baseline",
     "worse": "this model is worse than the strongest baseline",
@@ -165,12 +168,12 @@ def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | Non
     }
 
 
-def num_compared(values: Mapping[str, SampleValues]) -> int:
+def num_compared_samples(values: Mapping[str, SampleValues]) -> int:
     """Return the number of first test samples that include all samples with values."""
     return max((int(samples.index.max()) + 1 for samples in values.values()), default=0)
 
 
-def compared_with_baselines(
+def compare_with_baselines(
     values: Mapping[str, SampleValues], baselines: Mapping[str, Mapping[str, Baseline]]
 ) -> dict[str, Any]:
     """Return `baselines` (their means) and `comparisons`, by value name, for metrics.json."""
@@ -224,7 +227,7 @@ _NUMBERS = ("value", "difference", "error")
 
 
 def is_comparison(content: Any) -> bool:
-    """Return whether what was read from a file has the form of what `compare` returns."""
+    """Return whether content of a file has the form of a result of `compare`."""
     if not isinstance(content, Mapping) or not isinstance(content.get("baselines"), Mapping):
         return False
     rows = content["baselines"]
@@ -243,9 +246,9 @@ def is_comparison(content: Any) -> bool:
 
 
 def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
-    """Return the line that says which of a model and its strongest baseline is better, and why.
+    """Return a line with the verdict on a model and its strongest baseline, and their values.
 
-    It says so where the model is not better than the uniform distribution.
+    It adds that the model is at chance if it is not better than the uniform distribution.
 
     Args:
         name: of the value.
@@ -254,24 +257,24 @@ def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
     strongest = comparison["strongest"]
     kind = comparison["kind"]
     row = comparison["baselines"][strongest]
-    at_most = _KIND_IN_WORDS[kind]
+    qualifier = _KIND_IN_WORDS[kind]
     verdict = _VERDICT_IN_WORDS[row["verdict"]]
     line = (
-        f"verdict: {verdict}: {name} is {at_most}{comparison['value']:.4f} of this model "
-        f"and {row['value']:.4f} of {strongest.replace('_', ' ')}, {_with_error(row)}"
+        f"verdict: {verdict}: {name} is {qualifier}{comparison['value']:.4f} of this model "
+        f"and {row['value']:.4f} of {strongest.replace('_', ' ')}, {_format_difference(row)}"
     )
-    beyond = abs(row["difference"]) > STANDARD_ERRORS * row["error"]
-    if row["verdict"] == "undecided" and beyond and kind != "exact":
+    is_significant = abs(row["difference"]) > STANDARD_ERRORS * row["error"]
+    if row["verdict"] == "undecided" and is_significant and kind != "exact":
         side = "worse" if kind == "upper bound" else "better"
-        line += f"; {_INDEFINITE[kind]} cannot show that the model is {side}"
+        line += f"; {_KIND_WITH_ARTICLE[kind]} cannot show that the model is {side}"
     uniform = comparison["baselines"].get("uniform")
     if uniform is not None and uniform["verdict"] != "better":
         if strongest != "uniform":
-            line += f"; {uniform['value']:.4f} of uniform, {_with_error(uniform)}"
+            line += f"; {uniform['value']:.4f} of uniform, {_format_difference(uniform)}"
         line += "; at chance: nothing shows that this model is better than uniform"
     return line
 
 
-def _with_error(row: Mapping[str, Any]) -> str:
+def _format_difference(row: Mapping[str, Any]) -> str:
     """Return the difference from a baseline with its error."""
     return f"difference {row['difference']:+.4f} ± {row['error']:.4f}"

@@ -48,7 +48,7 @@ _MARKS: dict[int, tuple[object, Mark]] = {}
 
 
 def component(*built: str, **more: Any) -> Callable[[Target], Target]:
-    """Mark a class or function as a component, by the outermost decorator; arguments of `Mark`."""
+    """Return a decorator that marks a component, to be the outermost one; arguments of `Mark`."""
 
     def mark(target: Target) -> Target:
         _MARKS[id(target)] = target, Mark(built, **more)

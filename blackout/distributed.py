@@ -20,14 +20,14 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import Tensor
 
 from blackout.counts import Shape
-from blackout.errors import RANKS, UserError, refuse
+from blackout.errors import WORLD_SIZE_OF_RANK, UserError, refuse
 from blackout.safe_reading import available_memory
 
 Result = TypeVar("Result")
 
 START_TIMEOUT = timedelta(minutes=5)  # in which all processes of a group must have started
 AGENT_TIMEOUT = timedelta(seconds=60)  # in which torchrun's agent, which runs already, answers
-_meeting_numbers = itertools.count()  # of the groups that this process has joined
+_group_numbers = itertools.count()  # of the groups that this process has joined
 REDUCTION_BLOCK = 1 << 24  # elements, so that a large CPU buffer never needs as much GPU memory
 
 
@@ -68,7 +68,7 @@ def has_bfloat16(device: torch.device) -> bool:
 def device_memory(device: torch.device) -> int | None:
     """Return the bytes that this process may still use on a CPU, or all of a CUDA device's memory.
 
-    None for other devices, which do not tell.
+    None for other devices, whose memory is not known.
     """
     if device.type == "cpu":
         return available_memory()
@@ -82,26 +82,26 @@ def process_group(device: torch.device) -> Iterator[None]:
     """Make the processes that torchrun started a group inside, each with its own `device`."""
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
     refuse(
-        num_processes == 1 and num_started() > 1,
-        f"srun started {num_started()} tasks, and each of them would draw all samples: "
+        num_processes == 1 and num_launched() > 1,
+        f"srun started {num_launched()} tasks, and each of them would draw all samples: "
         "start one with --ntasks=1, which can start several by torchrun",
     )
     if num_processes == 1:
         yield
         return
-    with leaving_group():
-        meet(device)
+    with destroy_group_at_end():
+        join_process_group(device)
         yield
 
 
-def meet(device: torch.device) -> None:
+def join_process_group(device: torch.device) -> None:
     """Make the processes that torchrun started a group, each with its own `device`.
 
     The jobs of a sweep meet once each. Addresses of an earlier group stay in the store, so the keys
     of each meeting differ.
 
     Raises:
-        UserError: the others do not answer.
+        UserError: the other processes do not answer.
     """
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
@@ -120,10 +120,10 @@ def meet(device: torch.device) -> None:
             dist.get_default_backend_for_device(device),
             rank=process_rank,
             world_size=num_processes,
-            store=dist.PrefixStore(f"{_start_key()}/{next(_meeting_numbers)}", store),
+            store=dist.PrefixStore(f"{_start_key()}/{next(_group_numbers)}", store),
         )
     except (RuntimeError, ValueError) as error:
-        raise _missing_group(error) from error
+        raise _group_error(error) from error
 
 
 @cache
@@ -154,7 +154,7 @@ def _start_key() -> str:
 
 
 @contextmanager
-def leaving_group() -> Iterator[None]:
+def destroy_group_at_end() -> Iterator[None]:
     """Destroy the process group that is made inside, if any, at the end and after an error.
 
     Lightning does so only for NCCL. A thread of gloo that still runs when the interpreter shuts
@@ -168,7 +168,7 @@ def leaving_group() -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def _missing_group(error: Exception) -> UserError:
+def _group_error(error: Exception) -> UserError:
     """Return the error of processes that do not form a group."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -178,7 +178,7 @@ def _missing_group(error: Exception) -> UserError:
     )
 
 
-def num_started() -> int:
+def num_launched() -> int:
     """Return how many processes a launcher started by its environment variables, 1 without one.
 
     SLURM sets the number of tasks in a batch script as well, in which it starts a single process.
@@ -208,7 +208,7 @@ def is_first() -> bool:
     """
     process_rank = getattr(rank_zero_only, "rank", None)
     if process_rank is None:
-        variables = [name for name in RANKS if name in os.environ]
+        variables = [name for name in WORLD_SIZE_OF_RANK if name in os.environ]
         process_rank = int(os.environ[variables[0]]) if variables else 0
     return process_rank == 0
 
@@ -270,7 +270,7 @@ def sum_over_processes(values: Tensor) -> Tensor:
     return values
 
 
-def gathered(value: Result) -> list[Result]:
+def gather_values(value: Result) -> list[Result]:
     """Return the values of all processes, by rank, on process 0; an empty list on the others."""
     if world_size() == 1:
         return [value]
@@ -284,7 +284,7 @@ def all_true(condition: bool) -> bool:
     return not bool(sum_over_processes(torch.tensor(int(not condition))))
 
 
-def computed_once(compute: Callable[[], Result]) -> Result:
+def compute_once(compute: Callable[[], Result]) -> Result:
     """Return the result of `compute()` on process 0 on all processes.
 
     Raises:

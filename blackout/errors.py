@@ -39,14 +39,14 @@ LAUNCHER_NUMBERS = (
     "JSM_NAMESPACE_RANK",
     "JSM_NAMESPACE_SIZE",
 )
-# number of a process -> number of processes, which is larger
-RANKS = {
+# variable with the number of a process -> that with the number of processes, which is larger
+WORLD_SIZE_OF_RANK = {
     "RANK": "WORLD_SIZE",
     "LOCAL_RANK": "WORLD_SIZE",
     "SLURM_PROCID": "SLURM_NTASKS",
     "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",
 }
-MAX_DIGITS = 9  # of such a number
+MAX_LAUNCHER_DIGITS = 9  # of a number in `LAUNCHER_NUMBERS`
 MEMORY_ADVICE = (
     "close other programs, raise `ulimit -v`, or choose a smaller batch_size or num_samples"
 )
@@ -204,7 +204,7 @@ class CommandParser(ArgumentParser):
 
 
 # what precedes the text of warnings for users; findings and notes are about files of data
-PLACE_OF_WARNING = re.compile(r"^.*?:\d+: (UserWarning|Finding|Note): ")
+WARNING_PREFIX = re.compile(r"^.*?:\d+: (UserWarning|Finding|Note): ")
 
 
 class WarningFormatter(logging.Formatter):
@@ -214,7 +214,7 @@ class WarningFormatter(logging.Formatter):
         """Return the text of a warning for users, and of others also where they come from."""
         # logged as "<file>:<line>: <category>: <text>\n  <line of code>"
         line = record.getMessage().splitlines()[0]
-        return "warning: " + printable(PLACE_OF_WARNING.sub("", line, count=1))
+        return "warning: " + printable(WARNING_PREFIX.sub("", line, count=1))
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def errors_in_one_line(continues: bool = False) -> Iterator[None]:
             if sys.stdout is not None:  # as Python has it where `>&-` closed standard output
                 sys.stdout.flush()
     except UserError as error:
-        _leave(str(error))
+        _exit_with_error(str(error))
     except Preempted as error:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
@@ -270,14 +270,16 @@ def errors_in_one_line(continues: bool = False) -> Iterator[None]:
     except OSError as error:
         if continues and error.errno not in DISK_ERRORS:
             raise
-        _leave(summary(error))
+        _exit_with_error(summary(error))
     except MemoryError as error:
         detail = f" ({error})" if str(error) else ""
-        _leave(f"not enough memory{detail}; {MEMORY_ADVICE}")
+        _exit_with_error(f"not enough memory{detail}; {MEMORY_ADVICE}")
     except RuntimeError as error:
         if not any(words in str(error) for words in ALLOCATION_ERRORS):
             raise
-        _leave(f"not enough memory ({printable(str(error))[:MAX_DETAIL]}); {MEMORY_ADVICE}")
+        _exit_with_error(
+            f"not enough memory ({printable(str(error))[:MAX_DETAIL]}); {MEMORY_ADVICE}"
+        )
     except KeyboardInterrupt:
         advice = "; the same command continues from the last checkpoint" if continues else ""
         print(f"interrupted{advice}", file=sys.stderr)
@@ -294,7 +296,7 @@ def run_command(
         parser: of the command line.
         words: of the command line; None for that of this process.
     """
-    with errors_in_one_line(), _ended_by_signals():
+    with errors_in_one_line(), _exit_on_signals():
         run(parser.parse_args(words))
 
 
@@ -312,7 +314,7 @@ def escaped(name: object) -> str:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """End a command by SIGTERM or SIGHUP as by Ctrl-C, so that it removes its unfinished files."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -358,12 +360,12 @@ def _check_environment() -> None:
         value = os.environ.get(name)
         if value is None:
             continue
-        if not (value.isascii() and value.isdecimal() and len(value) <= MAX_DIGITS):
+        if not (value.isascii() and value.isdecimal() and len(value) <= MAX_LAUNCHER_DIGITS):
             raise UserError(
                 f"the environment variable {name} must be a whole number, not {value!r}"
             )
         numbers[name] = int(value)
-    for rank, size in RANKS.items():
+    for rank, size in WORLD_SIZE_OF_RANK.items():
         if rank in numbers and numbers[rank] >= numbers.get(size, 1):
             total = f"{size}={numbers[size]}" if size in numbers else f"there is no {size}"
             raise UserError(
@@ -387,7 +389,7 @@ def _check_environment() -> None:
         )
 
 
-def _leave(message: str) -> NoReturn:
+def _exit_with_error(message: str) -> NoReturn:
     if os.environ.get("BLACKOUT_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
     print("error: " + printable(message), file=sys.stderr)

@@ -54,12 +54,12 @@ ADDRESS_PATH = re.compile(r"([\w.+=/ -]|:\d+/)+")
 
 
 @contextmanager
-def _unfinished(path: Path, durably: bool) -> Iterator[Path]:
+def _hidden_file(path: Path, durably: bool) -> Iterator[Path]:
     """Yield a hidden path next to `path`; a file that is still there at the end is removed.
 
     Args:
         path: the file to write. Its folder is made.
-        durably: whether the hidden file has the suffix of `path`.
+        durably: whether the hidden file has the suffix of `path`, as for `replacing`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _hidden_path(path, path.suffix if durably else "")
@@ -86,7 +86,7 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
     Raises:
         OSError: the folder cannot be made or written; `path` is unchanged then.
     """
-    with _unfinished(path, durably) as part:
+    with _hidden_file(path, durably) as part:
         yield part
         if durably:
             _write_through(part)
@@ -103,7 +103,7 @@ def _copy_mode(old: Path, new: Path) -> None:
 
 
 def copy_privacy(source: Path, folder: Path) -> None:
-    """Give others no more rights to a new folder than they have to a file or folder."""
+    """Give other users no more rights to a new folder than they have to the source."""
     mode = stat.S_IMODE(source.stat().st_mode)
     others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
     folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))
@@ -123,7 +123,7 @@ def creating(path: Path) -> Iterator[Path]:
         UserError: there is a file or link of this name.
         OSError: the folder cannot be made or written.
     """
-    with _unfinished(path, durably=False) as part:
+    with _hidden_file(path, durably=False) as part:
         yield part
         _rename_new(part, path)
 
@@ -261,7 +261,7 @@ def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> 
             part.unlink(missing_ok=True)
 
 
-def numbered(path: Path) -> Iterator[Path]:
+def numbered_paths(path: Path) -> Iterator[Path]:
     """Yield x.png, x-2.png, x-3.png, ... without end."""
     yield path
     yield from (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
@@ -279,7 +279,9 @@ def new_file(path: Path, exact: bool) -> Path:
         UserError: it exists, or cannot be written.
     """
     if not exact:
-        path = next(candidate for candidate in numbered(path) if not os.path.lexists(candidate))
+        path = next(
+            candidate for candidate in numbered_paths(path) if not os.path.lexists(candidate)
+        )
     refuse(
         os.path.lexists(path),
         f"{path} exists, and is not replaced: give another name, or remove it",
@@ -299,7 +301,7 @@ def refuse_address(path: Path) -> None:
         )
 
 
-def working_folder(place: str) -> Path:
+def working_folder(location: str) -> Path:
     """Return a folder as it is, or the local working folder of an address.
 
     Runs at s3://bucket/x are written to runs/s3/bucket/x, and copied from there.
@@ -307,9 +309,9 @@ def working_folder(place: str) -> Path:
     Raises:
         UserError: an address that gives no name of a folder, or that may contain a key.
     """
-    match = ADDRESS.fullmatch(place)
+    match = ADDRESS.fullmatch(location)
     if match is None:
-        return Path(place)
+        return Path(location)
     is_plain = ADDRESS_PATH.fullmatch(match[2]) and ".." not in match[2].split("/")
     if not is_plain or ":" in match[1]:
         raise UserError(

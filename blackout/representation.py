@@ -37,12 +37,12 @@ def format_fields(instance: Any, always: Sequence[str] = ()) -> str:
         instance: of a dataclass.
         always: fields that are shown even if they have their defaults.
     """
-    shown = {
+    values = {
         field.name: getattr(instance, field.name)
         for field in dataclasses.fields(instance)
         if field.repr and (field.name in always or not _is_default(instance, field))
     }
-    return _format_call(instance, shown)
+    return _format_call(instance, values)
 
 
 def format_arguments(instance: Any) -> str:
@@ -139,5 +139,5 @@ def _name(value: Any) -> str:
     return str(getattr(value, "__name__", type(value).__name__))
 
 
-def _shorten(text: str, instead: str) -> str:
-    return text if len(text) <= MAX_LENGTH and "\n" not in text else instead
+def _shorten(text: str, replacement: str) -> str:
+    return text if len(text) <= MAX_LENGTH and "\n" not in text else replacement

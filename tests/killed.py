@@ -38,7 +38,7 @@ def killed_and_continued(
     return directory / "whole"
 
 
-def assert_same(cut: Path, whole: Path, ended_at: int | None = None) -> None:
+def assert_same(cut: Path, uninterrupted: Path, ended_at: int | None = None) -> None:
     """Assert that both runs have the same results.
 
     Args:
@@ -48,7 +48,7 @@ def assert_same(cut: Path, whole: Path, ended_at: int | None = None) -> None:
             test scores at this step.
     """
     cut_outcome = outcome(cut)
-    whole_outcome = outcome(whole)
+    whole_outcome = outcome(uninterrupted)
     for row in cut_outcome["metrics"]:
         if row["step"] == str(ended_at):
             for name in [name for name in row if name.startswith(("val/", "test/"))]:

@@ -87,13 +87,13 @@ def write_outputs(path: Path) -> None:
     """Execute a notebook in an empty folder, and replace the outputs in its file."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cells = code_cells(notebook)
-    here = Path.cwd()
+    working_folder = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             outputs = execute(cells, {"__name__": "__main__"})
         finally:
-            os.chdir(here)
+            os.chdir(working_folder)
     for number, (cell, cell_outputs) in enumerate(zip(cells, outputs, strict=True), 1):
         cell["execution_count"] = number
         cell["outputs"] = cell_outputs

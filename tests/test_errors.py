@@ -95,9 +95,9 @@ def test_a_command_that_a_signal_ends_leaves_no_hidden_files(
     default = signal.default_int_handler if is_interrupt else signal.SIG_DFL  # as Python starts
     earlier = signal.signal(number, default)
     try:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             run_command(run, ArgumentParser(), [])
-        assert left.value.code == 128 + number and not list(tmp_path.iterdir())
+        assert exit_info.value.code == 128 + number and not list(tmp_path.iterdir())
         assert len(capsys.readouterr().err.splitlines()) == 1
         assert signal.getsignal(number) is default
     finally:

@@ -92,9 +92,9 @@ def test_of_two_writers_of_a_new_file_one_succeeds(
     path = tmp_path / "new" / "file.txt"
 
     def write_in_turn() -> None:
-        with creating(path) as one, creating(path) as other:
-            one.write_text("one")
-            other.write_text("other")
+        with creating(path) as first_part, creating(path) as second_part:
+            first_part.write_text("one")
+            second_part.write_text("other")
 
     with pytest.raises(UserError, match="in the meantime"):
         write_in_turn()

@@ -64,7 +64,7 @@ def test_a_notebook_is_linked_from_the_page_and_begins_with_a_title(name: str) -
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", SMALLER)
-def test_a_notebook_runs_and_says_the_same(
+def test_a_notebook_runs_and_prints_its_stored_outputs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text is compared without its numbers, which depend on the length of the training."""

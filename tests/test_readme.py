@@ -20,7 +20,7 @@ from blackout.cli import compare, compress, inspect
 from blackout.networks import ResidualMLP
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.drawn
+pytestmark = pytest.mark.figures
 README = (ROOT / "README.md").read_text()
 COMMANDS_PAGE = (ROOT / "docs" / "reference" / "settings.md").read_text()
 OUTPUTS_PAGE = (ROOT / "docs" / "reference" / "outputs.md").read_text()

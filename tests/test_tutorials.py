@@ -90,11 +90,11 @@ def test_tutorials_run_and_print_the_numbers_they_show(page, tmp_path, request):
             (tmp_path / "data").symlink_to(request.getfixturevalue("real_data"))
         else:
             pytest.importorskip(name, reason="of the extra `science`")
-    for language, code, shown in BLOCK.findall(text):
+    for language, code, documented in BLOCK.findall(text):
         printed = run_block(language, code, tmp_path)
         assert [
             line
-            for line in shown.splitlines()
+            for line in documented.splitlines()
             if line != "..." and not matches(line.strip(), printed)
         ] == [], printed
     assert [name for name, _ in PICTURE.findall(text) if not (tmp_path / name).exists()] == []

@@ -98,7 +98,7 @@ def _parse_settings(words: list[str]) -> dict[str, Any]:
     """Return the settings of a target by name.
 
     Raises:
-        UserError: a word without "=", or with a name or value that cannot be.
+        UserError: a word without "=", or with an impossible name or value.
     """
     settings = {}
     for word in words:

@@ -15,12 +15,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from blackout.cli.mirror import Mirror
 from blackout.cli.report_page import LivePage
-from blackout.cli.sweeps import sweeping
+from blackout.cli.sweeps import is_sweep_job
 from blackout.component import Plain
 from blackout.config.instantiate import instantiate
 from blackout.config.settings import is_overridden
-from blackout.distributed import is_first, num_started
-from blackout.errors import RANKS, UserError, error_context, printable, refuse, summary
+from blackout.distributed import is_first, num_launched
+from blackout.errors import WORLD_SIZE_OF_RANK, UserError, error_context, printable, refuse, summary
 from blackout.training.checkpoint_callback import AtomicCheckpointIO
 from blackout.training.data_module import check_sharding
 from blackout.training.family import ComponentFamily
@@ -206,7 +206,7 @@ def check_launch(trainer: pl.Trainer) -> None:
     Raises:
         UserError: it is started in one of these ways.
     """
-    num_processes = num_started()
+    num_processes = num_launched()
     if num_processes > 1 and trainer.world_size != num_processes:
         raise UserError(
             f"a launcher started {num_processes} processes, and the Trainer has "
@@ -217,14 +217,14 @@ def check_launch(trainer: pl.Trainer) -> None:
     refuse(
         trainer.world_size == 1 and not is_first(),
         "this is the only process of the run, but not number 0 by a variable that a launcher "
-        f"has left: unset {', '.join(sorted(RANKS.keys() & os.environ.keys()))}",
+        f"has left: unset {', '.join(sorted(WORLD_SIZE_OF_RANK.keys() & os.environ.keys()))}",
     )
     environment = getattr(trainer.strategy.launcher, "cluster_environment", None)
     is_external = getattr(environment, "creates_processes_externally", True)
     if is_external:
         return
     refuse(
-        sweeping(),
+        is_sweep_job(),
         "a sweep on several devices needs processes started from outside: "
         "torchrun train.py -m ..., "
         "or hydra/launcher=submitit_slurm; or use trainer.devices=1",

@@ -11,18 +11,18 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
 
-from blackout.cli.finished_runs import with_earlier
+from blackout.cli.finished_runs import add_earlier_results
 from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.pictures import Trajectory, print_run
 from blackout.cli.provenance import command_line, provenance
 from blackout.cli.report_page import LivePage
 from blackout.cli.score import save_figure
-from blackout.comparisons import SampleValues, compared_with_baselines, num_compared
+from blackout.comparisons import SampleValues, compare_with_baselines, num_compared_samples
 from blackout.config.settings import is_overridden
 from blackout.errors import escaped
 from blackout.files import sample_file, save_picture
@@ -35,6 +35,8 @@ from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule, test_name
 from blackout.training.loggers import log_results
 from blackout.training.model import Model, evaluating
+
+Callback = TypeVar("Callback", bound=pl.Callback)
 
 NUM_SAMPLES = 64  # drawn at the end of a run
 NUM_SAMPLES_SHORT_RUN = 8  # of a run that was trained on fewer than `NUM_SAMPLES` samples
@@ -60,7 +62,7 @@ def finish_run(
     """
     start = time.perf_counter()
     model = module.model
-    data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    data = _find_data_module(trainer)
     source = data.source
     trainer.loggers[0].close(trainer.global_step)  # type: ignore[attr-defined]  # metrics.csv
 
@@ -71,7 +73,7 @@ def finish_run(
 
     # 2. The best weights, by validation data, where that is asked for.
     val_metrics = validate(trainer, module, budget, left_out)
-    for checkpoints in [c for c in trainer.callbacks if isinstance(c, Checkpoints)]:  # type: ignore[attr-defined]
+    for checkpoints in _find_callbacks(trainer, Checkpoints):
         best_step = checkpoints.restore_best(module, val_metrics)
         if best_step is not None:
             last_metrics = val_metrics
@@ -104,11 +106,13 @@ def finish_run(
     # 5. Comparison with baselines, where the run has seen all training data.
     size = source.size("train") or 0
     is_short = budget < size
-    baselines = family.baselines(source, num_compared(samples), {"few": budget} if is_short else {})
+    baselines = family.baselines(
+        source, num_compared_samples(samples), {"few": budget} if is_short else {}
+    )
     if is_short and baselines and not any(baselines.values()):
         left_out.append(f"baselines: the run has seen {budget:,} of {size:,} training samples")
 
-    compared = compared_with_baselines(samples, baselines)
+    compared = compare_with_baselines(samples, baselines)
 
     # 6. metrics.json, loggers and the report page.
     for line in left_out:
@@ -129,7 +133,7 @@ def finish_run(
         {"left_out": left_out, **provenance(model.device, start, source)},
     )
     write_baselines(baselines, compared["comparisons"], run)
-    write_scores(with_earlier(report, run), run / "metrics.json", preview.references)
+    write_scores(add_earlier_results(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
     LivePage(run).finish()
@@ -158,7 +162,7 @@ def drop_unaffordable_scores(
         A line about what was removed; none if nothing was.
     """
     left_out: list[str] = []
-    intervals = [c.every_n_steps for c in trainer.callbacks if isinstance(c, Scores)]  # type: ignore[attr-defined]
+    intervals = [scorer.every_n_steps for scorer in _find_callbacks(trainer, Scores)]
     is_due_at_end_only = all(every is None or every > trainer.max_steps for every in intervals)
     if is_due_at_end_only and not is_overridden("metrics"):
         budget = trainer.max_steps * trainer.accumulate_grad_batches * batch_size
@@ -178,12 +182,11 @@ def keep_affordable_scorer(
         run: the run directory.
         left_out: a line is added for what is removed.
     """
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    for scorer in [callback for callback in callbacks if isinstance(callback, Scores)]:
+    for scorer in _find_callbacks(trainer, Scores):
         num_samples = scorer.num_samples
         if scorer.missing is None and num_samples * nfe <= budget:
             return scorer
-        callbacks.remove(scorer)
+        trainer.callbacks.remove(scorer)  # type: ignore[attr-defined]
         reason = scorer.missing
         if reason is None:
             reason = (
@@ -202,7 +205,7 @@ def validate(
 ) -> dict[str, float]:
     """Return `val/...` metrics, as far as the budget allows; none without validation data."""
     module.model.calibrate(budget)
-    data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    data = _find_data_module(trainer)
     num_batches = len(data.val_dataloader())
     if num_batches == 0 or trainer.limit_val_batches == 0:
         return {}
@@ -211,14 +214,16 @@ def validate(
     )
     (metrics,) = trainer.validate(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after validation
-    return with_errors(metrics, {name: name for name in module.model.validation_metrics}, module)
+    return add_standard_errors(
+        metrics, {name: name for name in module.model.validation_metrics}, module
+    )
 
 
 def test(
     trainer: pl.Trainer, module: TrainingModule, budget: int, left_out: list[str]
 ) -> dict[str, float]:
     """Return `test/...` metrics of the final model on test data, as far as the budget allows."""
-    data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    data = _find_data_module(trainer)
     num_batches = len(data.test_dataloader())
     trainer.limit_test_batches = affordable_batches(
         "test", trainer.limit_test_batches, num_batches, max_batches(module, data, budget), left_out
@@ -226,7 +231,7 @@ def test(
     (metrics,) = trainer.test(module, data, verbose=False) or [{}]
     module.to(trainer.strategy.root_device)  # Lightning moves it to the CPU after testing
     test_metrics = {test_name(name): name for name in module.model.validation_metrics}
-    return with_errors(metrics, test_metrics, module)
+    return add_standard_errors(metrics, test_metrics, module)
 
 
 def sample_values(
@@ -276,7 +281,7 @@ def affordable_batches(
     return min(num_requested, max_affordable)
 
 
-def with_errors(
+def add_standard_errors(
     metrics: Mapping[str, float], mean_names: Mapping[str, str], module: TrainingModule
 ) -> dict[str, float]:
     """Return metrics as plain numbers, with the standard errors `<name>_error` of bits.
@@ -330,3 +335,15 @@ def draw_samples(draw: Draw, directory: Path, num_samples: int) -> dict[str, Any
     outputs.update(samples, torch.arange(num_samples))
     folder.mkdir(exist_ok=True)
     return outputs.write(folder)
+
+
+def _find_data_module(trainer: pl.Trainer) -> SourceDataModule:
+    """Return the data module of a run, which Lightning sets without an annotation."""
+    data: SourceDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    return data
+
+
+def _find_callbacks(trainer: pl.Trainer, kind: type[Callback]) -> list[Callback]:
+    """Return the callbacks of a class, of which Lightning's list has no annotation."""
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, kind)]

@@ -146,7 +146,7 @@ class DemoModel:
         x0 = self._held_out(number)
         trajectory = Trajectory(number)
         self.family.restart(draw, x0, temperature, index, seed, trajectory.add)
-        return _pictures(draw, [{"samples": state} for state in trajectory.states])
+        return _draw_pictures(draw, [{"samples": state} for state in trajectory.states])
 
     def fill(
         self, hole: NDArray[np.bool_], number: int = 16, seed: int = 0, steps: int | None = None
@@ -250,8 +250,8 @@ class DemoModel:
         trajectory = Trajectory(len(index))
         ((_, samples),) = draw.batches(index, seed, len(index), trajectory.add)
         # states on the way may have no picture, as those of graphs
-        pictures = _pictures(draw, [{"samples": state} for state in trajectory.states])
-        pictures = pictures or _pictures(draw, [samples])
+        pictures = _draw_pictures(draw, [{"samples": state} for state in trajectory.states])
+        pictures = pictures or _draw_pictures(draw, [samples])
         if not pictures:
             raise UserError("the demo shows samples as pictures, which this model does not have")
         return pictures
@@ -284,7 +284,7 @@ def _check_number(name: str, value: Any, maximum: float) -> None:
     refuse(not is_allowed, f"{name} must be above 0 and at most {maximum}, not {value!r}")
 
 
-def _pictures(draw: Draw, states: Sequence[Samples]) -> list[Image.Image]:
+def _draw_pictures(draw: Draw, states: Sequence[Samples]) -> list[Image.Image]:
     """Return the pictures of those states that have one."""
     pictures = [draw.picture(state) for state in states]
     return [_enlarge(picture) for picture in pictures if picture is not None]

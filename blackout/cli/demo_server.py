@@ -88,7 +88,7 @@ class LocalRequests:
         self._port = port
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a request; others than those of HTTP come from the server itself."""
+        """Answer an HTTP request; `lifespan` messages come from the server itself."""
         if scope["type"] == "lifespan":
             await self._application(scope, receive, send)
             return

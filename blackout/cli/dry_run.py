@@ -39,7 +39,7 @@ def dry_run(config: Plain, model: Any, family: ComponentFamily) -> None:
     """
     with _announced_if_slow():
         family.dry_run(model)
-        for setting, draw in draws(config, model, family):
+        for setting, draw in trial_draws(config, model, family):
             with error_context(setting):
                 take_first_step(draw)
 
@@ -58,7 +58,7 @@ def _announced_if_slow() -> Iterator[None]:
         timer.cancel()
 
 
-def draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[str, Draw]]:
+def trial_draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[str, Draw]]:
     """Yield the draws of scored, closing and preview samples, each with the setting that makes it.
 
     Raises:

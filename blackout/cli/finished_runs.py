@@ -55,7 +55,7 @@ def mark_unfinished(run: Path) -> None:
         write_json({**results, "finished": False}, run / RESULTS)
 
 
-def with_earlier(report: Mapping[str, Any], run: Path) -> dict[str, Any]:
+def add_earlier_results(report: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """Return the report of a run with the results in its directory that it does not repeat.
 
     They are listed under `earlier`: results of a shorter length, or scores of the same length that
@@ -89,8 +89,8 @@ def _repeats(report: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
 def has_ended(run: Path, config: Mapping[str, Any], source: Source) -> bool:
     """Return whether a run has finished with as many steps as it is started with now.
 
-    Then a few lines say where its results are, and nothing is changed. The settings must have been
-    compared with those of the run before.
+    If so, a few lines say where its results are, and nothing is changed. The caller has compared
+    the settings with those of the run.
 
     Args:
         run: the run's directory.

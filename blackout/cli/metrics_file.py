@@ -69,7 +69,7 @@ def collect_references(
     fitted = report.get("baseline") or {}
     collected: dict[str, dict[str, float]] = {}
     for name in values:
-        plain_name = without_split(name)
+        plain_name = remove_split(name)
         base = references.bounds.get(plain_name, plain_name)
         candidates: dict[str, Any] = {
             suffix: values.get(f"{base}_{suffix}") for suffix in references.suffixes
@@ -97,7 +97,7 @@ def write_baselines(
 
     Args:
         baselines: by name of the compared value, and by their own.
-        comparisons: as `compared_with_baselines` returns them. Nothing is written if there are
+        comparisons: as `compare_with_baselines` returns them. Nothing is written if there are
             none, and no baseline has parameters to tell.
         folder: of the file.
     """
@@ -124,7 +124,7 @@ def describe_metrics(report: Plain, references: References = References()) -> di
     """
     descriptions: dict[str, Any] = {}
     for name in report["values"]:
-        description = references.metrics.get(without_split(name))
+        description = references.metrics.get(remove_split(name))
         if description is not None:
             descriptions[name] = asdict(description)
         own_descriptions = report.get("metric_descriptions", {})
@@ -146,7 +146,7 @@ def merge_reports(*reports: Plain) -> dict[str, Any]:
     return merged
 
 
-def without_split(name: str) -> str:
+def remove_split(name: str) -> str:
     """Return the name of a metric without `val/` or `test/`."""
     return re.sub("^(val|test)/", "", name)
 

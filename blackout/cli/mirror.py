@@ -1,4 +1,4 @@
-"""The copy of a run directory in a remote store that `fsspec` can write, such as s3://bucket/runs."""
+"""The copy of a run directory in a remote store, such as s3://bucket/runs, by `fsspec`."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Mirror:
         )
 
 
-def mirror_of(config: Mapping[str, Any], run: Path) -> Mirror | None:
+def open_mirror(config: Mapping[str, Any], run: Path) -> Mirror | None:
     """Return the copy of a run if `runs_dir` is an address, after filling the run's folder from it.
 
     Raises:
@@ -185,15 +185,15 @@ def mirror_of(config: Mapping[str, Any], run: Path) -> Mirror | None:
     return mirror
 
 
-def fetch_folder(place: str) -> Path:
+def fetch_folder(location: str) -> Path:
     """Return the path of a run or model; of an address, the local folder after filling it.
 
     Raises:
         UserError: nothing is there; or as `Mirror` and its `fetch`.
     """
-    folder = working_folder(place)
-    if folder != Path(place):
-        refuse(not Mirror(place, folder).fetch(), f"{place}: no run and no model is there")
+    folder = working_folder(location)
+    if folder != Path(location):
+        refuse(not Mirror(location, folder).fetch(), f"{location}: no run and no model is there")
     return folder
 
 

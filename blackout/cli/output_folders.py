@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from blackout.cli.sweeps import job_folder, sweeping
-from blackout.distributed import computed_once
+from blackout.cli.sweeps import is_sweep_job, job_folder
+from blackout.distributed import compute_once
 from blackout.errors import refuse
-from blackout.files import numbered, refuse_links, results_folder
+from blackout.files import numbered_paths, refuse_links, results_folder
 
 # suffixes that no folder of results has
 FILE_SUFFIXES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tiff")
@@ -37,8 +37,8 @@ def output_folders(out: str | None, ckpt: Path, name: str = "samples") -> Iterat
     run = ckpt if ckpt.is_dir() and not is_model else ckpt.parent
     if run.name == "checkpoints":
         run = run.parent
-    parent = job_folder() if sweeping() else run
-    for folder in numbered(parent / name):
+    parent = job_folder() if is_sweep_job() else run
+    for folder in numbered_paths(parent / name):
         refuse_links(parent, name.split("/")[0], str(folder.relative_to(parent)))
         yield folder
 
@@ -51,11 +51,11 @@ def folders_of_target(ckpt: Path | None, name: str) -> Iterator[Path]:
     """
     is_run = ckpt is not None and (ckpt / "config.yaml").exists()
     parent = ckpt if ckpt is not None and is_run else Path("runs")
-    yield from numbered(parent / name)
+    yield from numbered_paths(parent / name)
 
 
 @contextmanager
 def shared_folder(folders: Iterable[Path], key: str, **options: Any) -> Iterator[Path]:
     """Open the `results_folder` that process 0 chooses for all processes."""
     with ExitStack() as stack:
-        yield computed_once(lambda: stack.enter_context(results_folder(folders, key, **options)))
+        yield compute_once(lambda: stack.enter_context(results_folder(folders, key, **options)))

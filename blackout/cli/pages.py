@@ -56,7 +56,7 @@ def _read_asset(name: str) -> Markup:
     return Markup((Path(__file__).with_name("templates") / name).read_text(encoding="utf-8"))
 
 
-def _policy(**contents: str) -> str:
+def _content_policy(**contents: str) -> str:
     """Return the content security policy of pages with this style and script."""
     rules = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     for kind, content in contents.items():
@@ -67,7 +67,7 @@ def _policy(**contents: str) -> str:
 
 STYLE = _read_asset("page.css")
 SCRIPT = _read_asset("page.js")
-POLICY = _policy(style=STYLE, script=SCRIPT)
+POLICY = _content_policy(style=STYLE, script=SCRIPT)
 PAGES = Environment(
     loader=PackageLoader("blackout.cli"),
     autoescape=True,

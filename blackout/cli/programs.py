@@ -14,14 +14,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from blackout.cli.sweeps import failed_tables, run_job, sweeping
+from blackout.cli.sweeps import is_sweep_job, run_job, tables_with_failures
 from blackout.config.explain import COMPOSITION_ERRORS, check_flags, explain, parse_command_line
 from blackout.distributed import is_first
 from blackout.errors import UserError, errors_in_one_line
 from blackout.files import CONF
 
 # flags of Hydra with which the program only shows something
-SHOWING_FLAGS = frozenset(
+INFORMATION_FLAGS = frozenset(
     ["--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--version", "-sc"]
 )
 MAX_WORD = 40  # characters of a word of the command line that a message repeats
@@ -45,7 +45,7 @@ def sample(cfg: DictConfig) -> Path | None:
 
 def _run_job(function: Callable[[DictConfig], Path], cfg: DictConfig) -> Path | None:
     with errors_in_one_line(continues=True):  # before Hydra adds a line of its own to an exception
-        return run_job(function, cfg) if sweeping() else function(cfg)
+        return run_job(function, cfg) if is_sweep_job() else function(cfg)
     raise AssertionError("unreachable")  # errors end the process
 
 
@@ -60,7 +60,7 @@ def run(main: Callable[[], object], program: str) -> None:
     if not sys.warnoptions:
         warnings.filterwarnings("ignore", category=FutureWarning)  # what libraries will change
     words = sys.argv[1:]
-    with errors_in_one_line(continues=not SHOWING_FLAGS.intersection(words)):
+    with errors_in_one_line(continues=not INFORMATION_FLAGS.intersection(words)):
         check_flags(words)
         _refuse_values_for_groups(words)
         _refuse_remote_sweep(words)
@@ -70,12 +70,13 @@ def run(main: Callable[[], object], program: str) -> None:
             if isinstance(error.__cause__ or error.__context__, MemoryError):
                 raise MemoryError("settings cannot be composed") from error
             raise UserError(explain(error, program, words)) from error
-        if failed_tables:
+        if tables_with_failures:
             print(
-                f"{len(failed_tables)} job(s) failed; the reasons are in {failed_tables[-1]}",
+                f"{len(tables_with_failures)} job(s) failed; "
+                f"the reasons are in {tables_with_failures[-1]}",
                 file=sys.stderr,
             )
-            failed_tables.clear()
+            tables_with_failures.clear()
             sys.exit(int(is_first()))  # a launcher would end the first process, which writes tables
 
 

@@ -101,7 +101,7 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Path]:
+def locked_run(directory: Path) -> Iterator[Path]:
     """Hold a run directory, so that no other process trains in it; a killed process holds nothing.
 
     `.lock` is locked by the process that trains as long as it lives, and `.holder` says which one
@@ -162,9 +162,11 @@ def check_run(directory: Path, config: Mapping[str, Any]) -> None:
         if path.exists():
             old = copy_plain_values(read_mapping(path, advice="; remove it to go on"), str(path))
             changes = differences(add_defaults(old, ""), add_defaults(config, ""))
-            for name, before, now in changes:
+            for name, old_value, new_value in changes:
                 advice = "choose another run_id, or remove the directory"
-                raise UserError(f"{directory} has a run with {name}={before}, not {now}: {advice}")
+                raise UserError(
+                    f"{directory} has a run with {name}={old_value}, not {new_value}: {advice}"
+                )
         elif directory.exists() and not (directory / "checkpoints").exists():
             # Another process of this run may just have written its settings.
             for file in {*directory.glob("[!.]*")} - {path}:
@@ -201,10 +203,10 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     old_values = dict(leaves(old))
     new_values = dict(leaves(new))
     for name in sorted(old_values.keys() | new_values.keys()):
-        before = old_values.get(name)
-        now = new_values.get(name)
-        if before != now and not _may_change(name):
-            yield name, before, now
+        old_value = old_values.get(name)
+        new_value = new_values.get(name)
+        if old_value != new_value and not _may_change(name):
+            yield name, old_value, new_value
 
 
 def read_setting(directory: Path, group: str, name: str) -> Any:

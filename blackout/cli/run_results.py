@@ -78,7 +78,7 @@ def read_scores(run: Path) -> dict[str, dict[str, Any]]:
             step = content.get("training_steps")
             contents[f"earlier results {number} (step {step})/metrics.json"] = content
     for content in contents.values():
-        _check_types(content)
+        _normalise_types(content)
     return contents
 
 
@@ -88,10 +88,10 @@ def read_part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def _check_types(content: dict[str, Any]) -> None:
-    """Give every part of a metrics.json that pages read its type, in place.
+def _normalise_types(content: dict[str, Any]) -> None:
+    """Replace parts of a metrics.json that have another type than pages read, in place.
 
-    What has another type is not shown as a part, and numbers that are not finite become text.
+    Such parts and entries become empty or are removed. Numbers that are not finite become text.
     """
     for name in MAPPINGS:
         content[name] = read_part(content, name)
@@ -99,7 +99,7 @@ def _check_types(content: dict[str, Any]) -> None:
         values = content.get(name)
         entries = values[:MAX_LISTED] if isinstance(values, list) else []
         content[name] = [value for value in entries if isinstance(value, int | float | str)]
-    content["values"] = {name: _finite(value) for name, value in content["values"].items()}
+    content["values"] = {name: _finite_or_text(value) for name, value in content["values"].items()}
     content["references"] = {
         name: {key: value for key, value in values.items() if _is_finite(value)}
         for name, values in content["references"].items()
@@ -117,7 +117,7 @@ def _check_types(content: dict[str, Any]) -> None:
     }
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_text(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
@@ -203,7 +203,7 @@ def num_decimals(
         error: its standard error; None or 0 if unknown.
         other_values: values that are shown next to it, and should not read the same.
     """
-    differences = [abs(other - value) for other in other_values]
+    differences = [abs(other_value - value) for other_value in other_values]
     scale = error or min((gap for gap in differences if gap > 0), default=0.0)
     if not math.isfinite(scale) or scale <= 0 or not math.isfinite(value):
         return None

@@ -20,7 +20,7 @@ from torch import Tensor
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.pictures import Trajectory
 from blackout.cli.provenance import data_hashes, provenance
-from blackout.cli.sample_batches import SampleWriter, resume_or_draw_batches, with_progress
+from blackout.cli.sample_batches import SampleWriter, resume_or_draw_batches, show_progress
 from blackout.cli.sample_request import load_requested, parse_request, remove_nulls
 from blackout.component import Plain
 from blackout.config.settings import (
@@ -31,7 +31,7 @@ from blackout.config.settings import (
 )
 from blackout.distributed import (
     find_device,
-    gathered,
+    gather_values,
     my_batches,
     process_group,
     rank,
@@ -133,7 +133,9 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         trajectory = Trajectory(config["shown"])
     with shared_folder(folders, results_key) as out:
         # 4. Draw in batches, each of which is kept on disk until all are drawn.
-        machine_key = bits_key(samples_key, model, batch_size, config["compile"], config["tf32"])
+        machine_key = reproducibility_key(
+            samples_key, model, batch_size, config["compile"], config["tf32"]
+        )
         batch_folder = out / f".drawn-{machine_key}{PART}.batches"
         parts = my_batches(indices, batch_size)
         batches = partial(
@@ -144,13 +146,13 @@ def draw_samples(config: Mapping[str, Any], device: torch.device) -> Path:
         writer = None
         if rank() == 0:
             writer = SampleWriter(draw, indices, config["seed"], out, config["shown"])
-        progress = closing(with_progress(batches, draw.steps, num_rounds, trajectory))
+        progress = closing(show_progress(batches, draw.steps, num_rounds, trajectory))
         with writer or nullcontext(), progress as numbered_samples:
             for numbers, samples in numbered_samples:
                 if scoring is not None and scoring.scores is not None and samples:
                     scoring.scores.update(samples, numbers.to(samples["samples"].device))
                 on_cpu = {name: values.cpu() for name, values in samples.items()}
-                for part in gathered(on_cpu):
+                for part in gather_values(on_cpu):
                     if part and writer is not None:
                         writer.add(part)
 
@@ -190,7 +192,9 @@ def parse_indices(config: Mapping[str, Any]) -> Tensor | None:
     return torch.tensor(indices, dtype=torch.int64)
 
 
-def bits_key(samples_key: str, model: Model, batch_size: int, compiled: bool, tf32: bool) -> str:
+def reproducibility_key(
+    samples_key: str, model: Model, batch_size: int, compiled: bool, tf32: bool
+) -> str:
     """Return a key that is equal for commands that draw equal bits.
 
     These run on one kind of machine, in batches of one size, with equal `compile` and `tf32`.

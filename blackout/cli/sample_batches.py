@@ -82,7 +82,7 @@ def _load_batch(file: Path) -> dict[str, Tensor] | None:
     return tensors if hash_tensors("", tensors) == expected_hash else None
 
 
-def with_progress(
+def show_progress(
     batches: Callable[..., Drawn], num_steps: int, num_rounds: int, trajectory: Trajectory | None
 ) -> Generator[tuple[Tensor, Samples], None, None]:
     """Yield the batches of this process under a progress bar over their steps.
@@ -155,12 +155,12 @@ class SampleWriter(ExitStack):
 
     def add(self, samples: Samples) -> None:
         """Add the next samples, on the CPU."""
-        first = self._num_added
+        start = self._num_added
         self._num_added += len(samples["samples"])
         if self._outputs is not None:
-            self._outputs.update(samples, self._indices[first : self._num_added])
+            self._outputs.update(samples, self._indices[start : self._num_added])
         self._write(samples)
-        if first < self._num_shown:
+        if start < self._num_shown:
             self._shown.append(samples)
 
     def finish(self, scores: Plain, sample_provenance: Plain) -> None:
@@ -171,11 +171,11 @@ class SampleWriter(ExitStack):
             sample_provenance: how the samples were made.
         """
         names = self._shown[0] if self._shown else ()
-        first = {
+        shown_samples = {
             name: torch.cat([part[name] for part in self._shown])[: self._num_shown]
             for name in names
         }
-        picture = self._draw.picture(first)
+        picture = self._draw.picture(shown_samples)
         save_picture(picture, self._out / f"{self._draw.names.picture}.png")
         nfe = self._draw.nfe
         print(f"{self._num_added} samples of {nfe} network evaluations in {escaped(self._out)}")

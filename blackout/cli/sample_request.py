@@ -115,7 +115,7 @@ def choose_dataset(run: Path, requested: Any) -> Any:
     }
     dataset = {**trained, **typed}
     if not requested:
-        dataset |= _without_writing(dataset, typed)
+        dataset |= _avoid_writing(dataset, typed)
     if dataset != requested:
         path = escaped(dataset.get("path"))
         settings = escaped(run / "config.yaml")
@@ -123,7 +123,7 @@ def choose_dataset(run: Path, requested: Any) -> Any:
     return dataset
 
 
-def _without_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+def _avoid_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with which nothing is written next to a file that only a run names.
 
     A run may come from a stranger. Rows of a large file are written next to it where its format

@@ -16,8 +16,8 @@ from torch import Tensor
 from blackout.cli.metrics_file import merge_reports, write_baselines, write_scores
 from blackout.cli.output_folders import output_folders, shared_folder
 from blackout.cli.provenance import data_hashes, provenance
-from blackout.cli.sweeps import sweeping
-from blackout.comparisons import compared_with_baselines, num_compared
+from blackout.cli.sweeps import is_sweep_job
+from blackout.comparisons import compare_with_baselines, num_compared_samples
 from blackout.config.allowed_components import component_from_file
 from blackout.config.choices import list_choices, load_choice
 from blackout.config.compose import compose
@@ -72,7 +72,7 @@ class Scoring:
         if self.scorer is not None:
             num_samples = config["num_samples"]
             self.scores = self.scorer.begin(self.source, num_samples, model.device)
-        elif not _is_none_chosen() and isinstance(self.source, Conditional) and rank() == 0:
+        elif not _chooses_no_metrics() and isinstance(self.source, Conditional) and rank() == 0:
             print(
                 "left out: scores of samples, because the model has no metrics, and data are not "
                 f"images of at least {MIN_INCEPTION_SIDE} pixels; metrics=counts chooses some"
@@ -110,8 +110,8 @@ class Scoring:
         # 2. What the family adds, such as likelihoods, and the comparison with baselines.
         family_report = self.family.report(self.model, self.source, config)
         samples = family_report.pop("sample_values", {})
-        baselines = self.family.baselines(self.source, num_compared(samples), config)
-        compared = compared_with_baselines(samples, baselines)
+        baselines = self.family.baselines(self.source, num_compared_samples(samples), config)
+        compared = compare_with_baselines(samples, baselines)
         if rank() == 0:
             write_baselines(baselines, compared["comparisons"], out)
         return merge_reports(report, family_report, compared)
@@ -160,7 +160,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     if samples_path.is_dir():  # which has the samples, and nothing else
         first_choice = []
         name = f"{samples_path.resolve().name}_scores"
-    if config["out"] or sweeping():
+    if config["out"] or is_sweep_job():
         first_choice = []
     other_choices = output_folders(optional_path(config, "out"), samples_path.parent, name)
     folders = itertools.chain(first_choice, other_choices)
@@ -210,7 +210,7 @@ def find_scorer(
         UserError: the model's description names components that are not trusted, or arguments are
             wrong.
     """
-    if _is_none_chosen():
+    if _chooses_no_metrics():
         return None
     metrics = config["metrics"]
     if not metrics and description.get("metrics"):
@@ -252,5 +252,5 @@ def _fits_inception(shape: Any) -> bool:
     return is_image and min(shape[1:]) >= MIN_INCEPTION_SIDE
 
 
-def _is_none_chosen() -> bool:
+def _chooses_no_metrics() -> bool:
     return bool(HydraConfig.get().runtime.choices.get("metrics") == "none")

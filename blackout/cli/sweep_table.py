@@ -85,7 +85,7 @@ def summarise(folder: Path) -> list[str]:
     # 1. Means over seeds.
     jobs = [job for job in read_jobs(folder) if job["state"] == "done"]
     groups = group_jobs(jobs)
-    descriptions, references = read_meanings([Path(job["run"]) for job in jobs])
+    descriptions, references = read_descriptions([Path(job["run"]) for job in jobs])
     scores = score_names(groups, descriptions)
     if not scores:
         return []
@@ -157,7 +157,7 @@ def _parse_number(text: str) -> float | None:
         return None
 
 
-def read_meanings(runs: Sequence[Path]) -> tuple[Descriptions, Descriptions]:
+def read_descriptions(runs: Sequence[Path]) -> tuple[Descriptions, Descriptions]:
     """Return descriptions and reference values of the scores of runs, by name of the score."""
     from blackout.cli.run_results import read_scores
 
@@ -212,7 +212,7 @@ def format_table(
         cells.append(str(group.num_jobs))
         for name in printed:
             mark = "*" if best[name] == number else ""
-            cells.append(mark + _format(group.means.get(name), group.errors.get(name)))
+            cells.append(mark + _format_mean(group.means.get(name), group.errors.get(name)))
         table.append(cells)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
 
@@ -231,7 +231,7 @@ def format_table(
     return lines
 
 
-def _format(mean: float | None, error: float | None) -> str:
+def _format_mean(mean: float | None, error: float | None) -> str:
     """Return a mean and its standard error, with digits that follow the error."""
     from blackout.cli.run_results import format_number, num_decimals
 

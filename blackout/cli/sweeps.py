@@ -32,11 +32,11 @@ from blackout.errors import Preempted, UserError
 from blackout.files import replacing, write_table
 from blackout.safe_reading import read_mapping
 
-failed_tables: list[str] = []
-"""Table of every job of this process that failed, in order."""
+# results.csv of every job of this process that failed, in order
+tables_with_failures: list[str] = []
 
 
-def sweeping() -> bool:
+def is_sweep_job() -> bool:
     """Return whether this process runs a job of a multirun."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
@@ -52,7 +52,7 @@ def find_job_number() -> int:
     return int(HydraConfig.get().job.num)
 
 
-def claim(folder: Path) -> None:
+def claim_folder(folder: Path) -> None:
     """Reserve a folder for this job, so that no other job of the sweep writes to it.
 
     It holds for jobs on other machines too, if they share the sweep's directory.
@@ -118,7 +118,7 @@ def run_job(function: Callable[..., Path], *args: Any, **kwargs: Any) -> Path | 
             with replacing(table.with_name(f"error_{job_number}.txt")) as part:
                 part.write_text(traceback.format_exc(), encoding="utf-8")
         row |= {"state": "failed", "error": message}
-        failed_tables.append(str(table))
+        tables_with_failures.append(str(table))
         print(f"error: job {job_number} ({overrides}): {message}", file=sys.stderr)
         return None
     finally:

@@ -35,28 +35,28 @@ from blackout.cli.finished_runs import (
     mark_unfinished,
 )
 from blackout.cli.from_data import make_model
-from blackout.cli.mirror import mirror_of
+from blackout.cli.mirror import open_mirror
 from blackout.cli.plan import plan
 from blackout.cli.report_page import LivePage
 from blackout.cli.run_directory import (
     check_run,
+    locked_run,
     run_directory,
-    running,
     write_settings,
 )
 from blackout.cli.run_log import run_log
-from blackout.cli.sweeps import claim, sweeping
+from blackout.cli.sweeps import claim_folder, is_sweep_job
 from blackout.cli.training_settings import (
+    apply_precision,
     check_length_unit,
     check_trainer_settings,
     check_validation_data,
-    with_length,
-    with_precision,
+    choose_length,
 )
 from blackout.component import Plain
 from blackout.config.instantiate import find_target, instantiate
 from blackout.config.settings import configure_libraries, optional_path, resolve_settings
-from blackout.distributed import is_first, leaving_group, meet
+from blackout.distributed import destroy_group_at_end, is_first, join_process_group
 from blackout.errors import UserError, error_context, escaped, refuse, summary
 from blackout.preemption import signals
 from blackout.protocols import Source
@@ -104,7 +104,7 @@ MAX_WARMUP_SHARE = 0.1  # of a run's steps; a longer rise of the learning rate i
 
 
 @signals.caught()
-@leaving_group()
+@destroy_group_at_end()
 def train(cfg: DictConfig) -> Path:
     """Train the configured model, or continue it; leave model, samples and scores in its directory.
 
@@ -126,15 +126,15 @@ def train(cfg: DictConfig) -> Path:
     source = family.source(config)
     check_length_unit(config, source)
     check_validation_data(config, source)
-    config = with_length(config, family, source)
+    config = choose_length(config, family, source)
 
     # 3. The run directory; a run that has ended is left as it is.
     run = run_directory(config, source.name)
-    mirror = None if config["plan"] else mirror_of(config, run)
-    config = with_precision(config, run) | {"run_id": run.name}
+    mirror = None if config["plan"] else open_mirror(config, run)
+    config = apply_precision(config, run) | {"run_id": run.name}
     if not config["plan"]:
-        if sweeping() and is_first():
-            claim(run)
+        if is_sweep_job() and is_first():
+            claim_folder(run)
         check_run(run, config)
         if has_ended(run, config, source):
             return run
@@ -156,7 +156,7 @@ def train(cfg: DictConfig) -> Path:
         plan(config, module, data_module, family)
         return run.parent
 
-    with running(run) as directory:
+    with locked_run(run) as directory:
         # 5. The weights it starts from, and one trial of everything the run will do.
         checkpoint_path, checkpoint = find_start(directory, optional_path(config, "ckpt_path"))
         if checkpoint_path is None and config["init_from"] is not None:
@@ -252,7 +252,7 @@ def fit(
     try:
         with signals.listening():
             if trainer.world_size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
-                meet(trainer.strategy.root_device)
+                join_process_group(trainer.strategy.root_device)
             trainer.fit(module, data_module, ckpt_path=ckpt_path, weights_only=True)
     except MisconfigurationException as error:
         # Lightning refuses settings that do not fit the data or the model.
@@ -300,7 +300,7 @@ def print_summary(
 
 @rank_zero_only
 def warn_of_long_warmup(optimization: Optimization, max_steps: int) -> None:
-    """Print a line if the learning rate rises for more than a tenth of the run.
+    """Print a line if the learning rate rises for more than `MAX_WARMUP_SHARE` of the run.
 
     Args:
         optimization: with the length of the rise.

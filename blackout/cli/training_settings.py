@@ -128,7 +128,9 @@ def check_validation_data(config: Plain, source: Source) -> None:
     )
 
 
-def with_length(config: dict[str, Any], family: ComponentFamily, source: Source) -> dict[str, Any]:
+def choose_length(
+    config: dict[str, Any], family: ComponentFamily, source: Source
+) -> dict[str, Any]:
     """Return the settings with a number of steps: the family's where it is null.
 
     The decay of the learning rate then takes as many steps.
@@ -147,7 +149,7 @@ def with_length(config: dict[str, Any], family: ComponentFamily, source: Source)
     return config | {"trainer": trainer, "optimizer": optimizer}
 
 
-def with_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
+def apply_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
     """Return the settings with a precision in place of `auto`.
 
     If it turns out to be float32, a recipe's sampler does not use bfloat16 either.

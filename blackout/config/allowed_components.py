@@ -141,8 +141,8 @@ def find_allowed(address: str, section: str) -> tuple[Any, Mark] | None:
     module = importlib.import_module(package)
     target = getattr(module, name, None) if name in module.__all__ else None
     mark = mark_of(target)
-    is_from_here = str(getattr(target, "__module__", "")).startswith("blackout.")
-    return (target, mark) if mark is not None and is_from_here else None
+    is_from_blackout = str(getattr(target, "__module__", "")).startswith("blackout.")
+    return (target, mark) if mark is not None and is_from_blackout else None
 
 
 def component_from_file(
@@ -162,23 +162,23 @@ def component_from_file(
         UserError: as for `check_components`.
     """
 
-    def without_locations(mapping: dict[str, Any], setting: str) -> dict[str, Any]:
+    def remove_locations(mapping: dict[str, Any], setting: str) -> dict[str, Any]:
         return {key: mapping[key] for key in mapping if key not in COMMAND_LINE_ARGUMENTS}
 
-    def locations(component: dict[str, Any], setting: str) -> dict[str, Any]:
+    def choose_locations(component: dict[str, Any], setting: str) -> dict[str, Any]:
         parameters = inspect.signature(find_target(component, setting)).parameters
         values = {"data_dir": data_dir, "download": False}
         return {name: value for name, value in values.items() if name in parameters}
 
-    checked = map_mappings(config, section, without_locations)
+    checked = map_mappings(config, section, remove_locations)
     check_components(checked, section, trusted)
-    return update_components(checked, section, locations)
+    return update_components(checked, section, choose_locations)
 
 
 def remove_paths(config: Any) -> Any:
     """Return a description without the paths that a model file must not name, to be written."""
 
-    def without_paths(mapping: dict[str, Any], setting: str) -> dict[str, Any]:
+    def drop_paths(mapping: dict[str, Any], setting: str) -> dict[str, Any]:
         return {
             key: value
             for key, value in mapping.items()
@@ -187,7 +187,7 @@ def remove_paths(config: Any) -> Any:
             or not isinstance(value, str | Path)
         }
 
-    return map_mappings(config, "", without_paths)
+    return map_mappings(config, "", drop_paths)
 
 
 class _Checker:
@@ -256,7 +256,7 @@ class _Checker:
         if mark is None:
             if self._is_trusted(node, address, setting):
                 return True
-            raise UserError(f"{setting}: {self._reason_not_loaded(address)}")
+            raise UserError(f"{setting}: {self._explain_refusal(address)}")
 
         # 2. Its arguments; components among them are checked by themselves.
         arguments = {
@@ -305,7 +305,7 @@ class _Checker:
         defining_module = getattr(find_target(node, setting), "__module__", "")
         return f"{defining_module}.".startswith(prefixes)
 
-    def _reason_not_loaded(self, address: str) -> str:
+    def _explain_refusal(self, address: str) -> str:
         package, _, name = address.rpartition(".")
         request = f"the model file asks for {reprlib.repr(address)}, which"
         if package in ALLOWED_PACKAGES[self._section] and not hasattr(sys.modules[package], name):

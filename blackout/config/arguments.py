@@ -70,7 +70,7 @@ def check_arguments(
         _check_required(parameters, arguments, setting, target_name)
 
     # Types of plain values.
-    annotations = _annotations(target, parameters)
+    annotations = _read_annotations(target, parameters)
     if annotations is None:
         problem = f"{setting}: the annotations of {target_name} cannot be read"
         refuse(require_annotations, f"{problem}, so its arguments cannot be checked")
@@ -122,7 +122,7 @@ def _check_required(
         refuse(is_missing, f"{setting}.{name} must be given: {target_name} needs it")
 
 
-def _annotations(
+def _read_annotations(
     target: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> Mapping[str, Any] | None:
     """Return the annotations to check, by argument; None if they cannot be read."""
@@ -130,9 +130,9 @@ def _annotations(
         return {name: bool for name, p in parameters.items() if isinstance(p.default, bool)}
     is_function = not inspect.isclass(target)
     # The fields of a dataclass may come from a base class in another module.
-    is_readable = is_function or dataclasses.is_dataclass(target)
+    has_own_annotations = is_function or dataclasses.is_dataclass(target)
     try:
-        return typing.get_type_hints(target if is_readable else target.__init__)
+        return typing.get_type_hints(target if has_own_annotations else target.__init__)
     except (NameError, AttributeError, TypeError):  # names that only type checkers import
         return None
 
@@ -142,18 +142,20 @@ def matches_annotation(value: Any, annotation: Any) -> bool:
     if not isinstance(value, PLAIN_TYPES) or annotation is Any:
         return True
     origin = typing.get_origin(annotation) or annotation
-    inner = typing.get_args(annotation)
+    type_arguments = typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return any(matches_annotation(value, option) for option in inner)
+        return any(matches_annotation(value, option) for option in type_arguments)
     if origin is typing.Literal:
-        return value in inner
+        return value in type_arguments
     if isinstance(value, list):
         if not _is_sequence(origin):
             return False
-        has_fixed_length = origin is tuple and inner[1:] != (...,)
-        if has_fixed_length and len(value) != len(inner):
+        has_fixed_length = origin is tuple and type_arguments[1:] != (...,)
+        if has_fixed_length and len(value) != len(type_arguments):
             return False
-        return not inner or all(matches_annotation(item, inner[0]) for item in value)
+        return not type_arguments or all(
+            matches_annotation(item, type_arguments[0]) for item in value
+        )
     # An immutable description is a subclass of dict.
     value_type = dict if isinstance(value, dict) else type(value)
     return origin in (value_type, COMPATIBLE_ANNOTATIONS.get(value_type, value_type))

@@ -51,7 +51,9 @@ def update_components(config: Any, setting: str, additions: Change) -> Any:
 
 def fill_statistics(config: Any, stats: Stats, setting: str) -> Any:
     """Return a copy in which every component has the statistics that it takes and does not set."""
-    return update_components(config, setting, lambda part, place: _statistics(part, stats, place))
+    return update_components(
+        config, setting, lambda part, place: _select_statistics(part, stats, place)
+    )
 
 
 def complete_description(config: Any, stats: Stats, setting: str) -> Any:
@@ -87,8 +89,8 @@ def complete_description(config: Any, stats: Stats, setting: str) -> Any:
     }
     if not is_component:
         return part
-    part |= _statistics(part, stats, setting)
-    return part | _defaults(find_target(part, setting), part)
+    part |= _select_statistics(part, stats, setting)
+    return part | _missing_defaults(find_target(part, setting), part)
 
 
 def add_defaults(config: Any, setting: str) -> Any:
@@ -97,16 +99,16 @@ def add_defaults(config: Any, setting: str) -> Any:
     A component that cannot be found is left as it is: `instantiate` refuses it where it is needed.
     """
 
-    def defaults(part: dict[str, Any], place: str) -> dict[str, Any]:
+    def find_defaults(part: dict[str, Any], place: str) -> dict[str, Any]:
         if not str(part["_target_"]).startswith("blackout."):
             return {}
         try:
             target = find_target(part, place)
         except UserError:
             return {}
-        return _defaults(target, part)
+        return _missing_defaults(target, part)
 
-    return update_components(config, setting, defaults)
+    return update_components(config, setting, find_defaults)
 
 
 def to_description(component: Any, setting: str, *, is_argument: bool = False) -> Any:
@@ -131,7 +133,7 @@ def to_description(component: Any, setting: str, *, is_argument: bool = False) -
         }
     if isinstance(component, list | tuple):
         return [to_description(item, setting, is_argument=True) for item in component]
-    target, arguments = _target_and_arguments(component, setting)
+    target, arguments = _recover_arguments(component, setting)
     is_passed_on = is_argument and inspect.isfunction(target)
     partial = {"_partial_": True} if is_passed_on else {}
     return {"_target_": _public_address(target), **partial, **to_description(arguments, setting)}
@@ -142,11 +144,11 @@ def _apply_hook(part: dict[str, Any], stats: Stats, setting: str) -> dict[str, A
     mark = mark_of(find_target(part, setting))
     if mark is None or mark.from_stats is None:
         return part
-    decided = mark.from_stats(part, stats)
-    return dict(decided) if "_target_" in decided else {**part, **decided}
+    changes = mark.from_stats(part, stats)
+    return dict(changes) if "_target_" in changes else {**part, **changes}
 
 
-def _statistics(part: Mapping[str, Any], stats: Stats, setting: str) -> dict[str, Any]:
+def _select_statistics(part: Mapping[str, Any], stats: Stats, setting: str) -> dict[str, Any]:
     """Return the statistics for a component's arguments that are missing or null.
 
     What is passed on instead of built (`_partial_`) receives none.
@@ -161,7 +163,7 @@ def _statistics(part: Mapping[str, Any], stats: Stats, setting: str) -> dict[str
     }
 
 
-def _defaults(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _missing_defaults(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return descriptions of the defaults of missing arguments, as far as they can be described."""
     mark = mark_of(target) or Mark()
     defaults = {}
@@ -174,7 +176,7 @@ def _defaults(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
     return defaults
 
 
-def _target_and_arguments(component: Any, setting: str) -> tuple[Any, Mapping[str, Any]]:
+def _recover_arguments(component: Any, setting: str) -> tuple[Any, Mapping[str, Any]]:
     """Return the class or function of a component, and the arguments it was given."""
     if inspect.isclass(component) or inspect.isfunction(component):
         return component, {}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from blackout.distributed import SampleRows, computed_once, my_batches, sum_over_processes
+from blackout.distributed import SampleRows, compute_once, my_batches, sum_over_processes
 from blackout.errors import UserError, refuse
 from blackout.evaluation.cache import key_hash
 from blackout.evaluation.class_shares import CONFIDENCE_THRESHOLD, ClassShares
@@ -240,7 +240,7 @@ class ImageScores:
         sums = self._sums.compute()
         features = self._features.gather() if self._features is not None else None
         with full_float32(self.extractor.device):
-            return computed_once(lambda: self._values(sums, features))
+            return compute_once(lambda: self._values(sums, features))
 
     def _values(self, sums: Mapping[str, Any], features: Tensor | None) -> dict[str, float]:
         """Return the chosen scores by name.

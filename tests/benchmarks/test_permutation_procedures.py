@@ -27,8 +27,8 @@ def test_log_probabilities_and_beams_are_equal():
     plain = PlackettLuce(scores[:, 0]).log_prob(order)
     assert torch.allclose(direct.plackett_luce_log_prob(scores[:, 0], order), plain, atol=1e-5)
     orders, totals = GeneralizedPlackettLuce(scores, 30).top(30)
-    same, sums = direct.copying_beam(scores, 30)
-    assert torch.equal(orders, same) and torch.allclose(totals, sums, atol=1e-5)
+    beams, sums = direct.copying_beam(scores, 30)
+    assert torch.equal(orders, beams) and torch.allclose(totals, sums, atol=1e-5)
 
 
 def test_walks_have_the_right_distribution():

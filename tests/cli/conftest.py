@@ -138,7 +138,7 @@ def run(
 ) -> Callable[..., Outcome]:
     """Return a function that runs a program and returns its `Outcome`.
 
-    Scores use few trees and times. Figures are blank, except in tests that are marked `drawn`.
+    Scores use few trees and times. Figures are blank, except in tests that are marked `figures`.
     """
     if str(ROOT) not in sys.path:
         monkeypatch.syspath_prepend(str(ROOT))
@@ -153,7 +153,7 @@ def run(
     provenance = importlib.import_module("blackout.cli.provenance")
     for name in ("version", "git_commit"):
         monkeypatch.setattr(provenance, name, cached(getattr(provenance, name)))
-    if not request.node.get_closest_marker("drawn"):
+    if not request.node.get_closest_marker("figures"):
         monkeypatch.setattr(Figure, "savefig", save_blank)
 
     def run(program: str, *arguments: object) -> Outcome:

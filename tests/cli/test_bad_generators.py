@@ -1,4 +1,4 @@
-"""A generator or chain that is none: one clear line, exit code 2, and nothing is trained."""
+"""Matrices that are no generator or Markov chain are refused in one line, before training."""
 
 import numpy as np
 import pytest

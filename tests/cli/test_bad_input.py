@@ -162,7 +162,7 @@ def test_data(run, tmp_path, name):
     assert not (tmp_path / "runs").exists()
 
 
-def test_outputs_that_cannot_be_written(run, tmp_path):
+def test_outputs_that_cannot_be_written_are_refused(run, tmp_path):
     (tmp_path / "file").write_text("I am in the way")
     run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path / 'file'}").assert_refused(
         "file"
@@ -209,7 +209,7 @@ def copy(model, tmp_path):
 
 
 @pytest.mark.deep
-def test_the_untouched_model_works(run, model, tmp_path):
+def test_a_model_is_sampled_into_a_folder_but_not_a_file_name(run, model, tmp_path):
     assert run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path}").code == 0
     for name in ("x.csv", "x.NPZ", "x.tiff"):
         run("sample", f"ckpt={model}", "num_samples=2", f"out={tmp_path / name}").assert_refused(
@@ -237,7 +237,7 @@ def test_the_untouched_model_works(run, model, tmp_path):
         (["seeds=0"], "seeds must be from 1 to 10,000"),
     ],
 )
-def test_sampling_settings(run, model, tmp_path, arguments, word):
+def test_impossible_sampling_settings_are_refused(run, model, tmp_path, arguments, word):
     checkpoint = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]
     run("sample", *checkpoint, f"out={tmp_path}", *arguments).assert_refused(word)
     assert not (tmp_path / "samples.npz").exists()

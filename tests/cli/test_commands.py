@@ -1,4 +1,4 @@
-"""`blackout <command>`, and what a command line that Hydra refuses is answered with."""
+"""`blackout <command>`, and the messages for command lines that Hydra refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from blackout.cli import anneal, main
 from blackout.config.explain import explain, parse_command_line
-from blackout.distributed import num_started
+from blackout.distributed import num_launched
 from blackout.errors import UserError
 from tests.processes import ROOT
 
@@ -20,7 +20,7 @@ def refused(*words: str) -> str:
     return explain(ValueError("Hydra's own words"), "train", words)
 
 
-def test_every_command_is_there(capsys, monkeypatch):
+def test_every_command_is_listed_in_the_help(capsys, monkeypatch):
     for name, (module, function, text) in main.COMMANDS.items():
         assert callable(getattr(import_module(module), function)) and text, name
     monkeypatch.setattr(sys, "argv", ["blackout"])
@@ -63,7 +63,7 @@ def test_flags_of_hydra_are_no_overrides():
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["dataset=cifr10"], "dataset=cifr10: no such choice (did you mean cifar10?)"),
         (["experiment=dnfs"], "is a folder: add a slash and one of figure1"),
@@ -86,8 +86,8 @@ def test_flags_of_hydra_are_no_overrides():
         (["seed=3"], "this command line cannot be understood: Hydra's own words"),
     ],
 )
-def test_the_word_to_blame_is_named(words, said):
-    assert said in refused(*words)
+def test_the_wrong_word_of_a_command_line_is_named(words, message):
+    assert message in refused(*words)
 
 
 def test_a_row_that_an_experiment_does_not_have_is_named_with_those_it_has(run):
@@ -142,7 +142,7 @@ def test_choices_of_a_user_folder_are_known(tmp_path):
         "size=!!python/object:os.system [ls]",
     ],
 )
-def test_settings_of_a_target_that_cannot_be(word):
+def test_impossible_settings_of_a_target_are_refused(word):
     with pytest.raises(UserError):
         anneal._parse_settings([word])
 
@@ -177,4 +177,4 @@ def test_the_number_of_processes_that_a_launcher_started(variables, number, monk
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert num_started() == number
+    assert num_launched() == number

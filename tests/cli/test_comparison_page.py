@@ -8,7 +8,7 @@ from blackout.cli.comparison_page import save_comparison
 from tests.cli.test_pages import check_page
 
 
-def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_path):
+def test_the_best_run_is_nearest_to_the_target_and_seeds_share_a_row(tmp_path):
     for number, (seed, lr, score) in enumerate(
         ((1, 0.1, 3.0), (2, 0.1, 5.0), (1, 0.2, 0.5), (1, 0.2, 0.7))
     ):
@@ -52,7 +52,7 @@ def test_evidence_has_a_row_for_every_operator(tmp_path):
         ("blur-2", "Blur", -31.0),
     ):
         (tmp_path / place).mkdir()
-        how = {
+        sampler = {
             "method": "SMC",
             "operator": {"name": operator, "size": 2},
             "measurement": "test:0-3",
@@ -63,7 +63,7 @@ def test_evidence_has_a_row_for_every_operator(tmp_path):
             "fd": 1.0,
         }
         (tmp_path / place / "metrics.json").write_text(
-            json.dumps({"values": values, "sampler": how})
+            json.dumps({"values": values, "sampler": sampler})
         )
     save_comparison([tmp_path], tmp_path / "all.html")
     page = (tmp_path / "all.html").read_text()

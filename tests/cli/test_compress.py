@@ -1,4 +1,4 @@
-"""`blackout compress`: there and back, and what it refuses."""
+"""`blackout compress` restores what it encodes, and refuses damaged files."""
 
 import sys
 
@@ -10,7 +10,7 @@ from tests.cli.conftest import TINY
 
 
 @pytest.mark.deep
-def test_the_command(run, tmp_path, capsys, monkeypatch):
+def test_counts_are_compressed_and_decompressed(run, tmp_path, capsys, monkeypatch):
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
     run_directory, counts = (
         tmp_path / "digits" / "a",

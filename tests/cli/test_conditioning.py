@@ -139,18 +139,18 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     # 9 evaluations of the trapezoidal method, of 16 particles
     settings += ("sampler.batch_size=32",)  # two samples of sixteen particles
 
-    def drawn(*options):
+    def draw_with(*options):
         outcome = run("sample", *options)
         assert outcome.code == 0, outcome.err
         with np.load(outcome.folder / "samples.npz") as file:
             return outcome.out, dict(file)
 
-    output, weighed = drawn(*settings)
+    output, weighed = draw_with(*settings)
     assert weighed["log_normaliser"].shape == (4,) and np.isfinite(weighed["log_normaliser"]).all()
     assert (weighed["samples"][:, :3] == 5).all() and "of 144 network evaluations" in output
-    output, overwritten = drawn(*settings, "sampler.inpainting_particles=1")
+    output, overwritten = draw_with(*settings, "sampler.inpainting_particles=1")
     assert "log_normaliser" not in overwritten and "of 5 network evaluations" in output
-    _, selected = drawn(*settings, "indices=[3,1]")
+    _, selected = draw_with(*settings, "indices=[3,1]")
     assert all(
         np.array_equal(selected[name], weighed[name][[3, 1]])
         for name in ("samples", "log_normaliser", "indices")

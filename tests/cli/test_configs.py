@@ -1,4 +1,4 @@
-"""The experiments are what the papers say, and recipes what they were."""
+"""Composed experiments have the settings of the papers, and recipes the stored ones."""
 
 import inspect
 import subprocess
@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from blackout import from_data
 from blackout.cli.build_trainer import build_callbacks, build_trainer
-from blackout.cli.training_settings import with_precision
+from blackout.cli.training_settings import apply_precision
 from blackout.config.choices import describe_choice, list_choices, list_groups, load_choice
 from blackout.config.compose import component_parameters
 from blackout.config.instantiate import find_target
@@ -41,7 +41,7 @@ def completed(part):
 
 
 @pytest.mark.parametrize("words", ["dataset=cifar10", "experiment=blackout/table1"])
-def test_cifar10_is_the_papers(words):
+def test_the_cifar10_recipe_has_the_settings_of_the_paper(words):
     config = completed(composed(words))
     assert config["network"]["body"]["_target_"].endswith("NCSNpp")
     assert config["network"]["inputs"] == {"_target_": "blackout.networks.PaperInputs"}
@@ -68,7 +68,7 @@ def test_cifar10_is_the_papers(words):
     assert scores["every_n_steps"] % config["trainer"]["val_check_interval"] == 0
 
 
-def test_what_was_found_better_on_cifar10_is_a_recipe():
+def test_the_cifar10_scaled_recipe_has_scaled_head_and_trapezoidal_sampler():
     config = composed("dataset=cifar10", "recipe=blackout/cifar10_scaled")
     assert config["head"]["_target_"].endswith("ScaledHead") and config["sampler"]["kernel"][
         "_target_"
@@ -167,7 +167,7 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed(
         "trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none"
     )
-    config = with_precision(config, tmp_path)
+    config = apply_precision(config, tmp_path)
     unscored = {**config, "metrics": None}
     trainer = build_trainer(
         unscored, tmp_path, build_callbacks(unscored, tmp_path, CountDiffusion())
@@ -277,11 +277,11 @@ ALL_CHOICES = [(group, choice) for group in list_groups() for choice in list_cho
 
 
 @pytest.mark.parametrize("group, choice", ALL_CHOICES)
-def test_every_choice_says_what_it_is(group, choice):
+def test_every_choice_has_a_description_in_its_file(group, choice):
     assert describe_choice(group, choice) or group.startswith(("recipe", "experiment", "task"))
 
 
-def test_what_a_choice_lists_are_arguments_of_its_component():
+def test_settings_of_a_choice_are_arguments_of_its_component():
     for group in ("noise", "operator", "refine", "posterior", "head", "decoder", "simulation"):
         for choice in list_choices(group):
             listed = load_choice(group, choice)
@@ -331,12 +331,14 @@ def test_few_samples_are_passed_a_hundred_times():
         torch.full((3600, 6), 3.0), generator=torch.Generator().manual_seed(0)
     ).int()
     settings = composed("dataset=counts", "dataset.path=x")
-    few, many = (
+    small_data, large_data = (
         CountData("few", cells[:560], cells[560:600], 20),
         CountData("many", cells[:3400], cells[3400:], 20),
     )
-    assert [CountDiffusion().default_steps(settings, of) for of in (few, many)] == [437, 2500]
-    model = from_data(few)
+    assert [
+        CountDiffusion().default_steps(settings, data) for data in (small_data, large_data)
+    ] == [437, 2500]
+    model = from_data(small_data)
     features = latent_features(model, cells[:5])
     assert features.shape == (5, 256)
     assert torch.allclose(features[3:], latent_features(model, cells[3:5]), atol=1e-6)
@@ -430,7 +432,7 @@ def differing(part, prefix=""):
         yield from differing(value, f"{prefix}.{name}")
 
 
-def test_what_yaml_lists_are_the_constructors_defaults_but_for_what_a_choice_is_for():
+def test_yaml_values_are_constructor_defaults_except_those_of_the_choice():
     differences = {}
     for group in list_groups():
         if group.partition("/")[0] not in ("experiment", "recipe", "task", "debug"):

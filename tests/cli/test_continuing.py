@@ -1,4 +1,4 @@
-"""What a run that goes on may change."""
+"""Settings that may change when a run is continued."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,15 @@ def weights(run_directory):
 
 @pytest.mark.deep
 def test_a_run_may_grow_and_be_scored_otherwise(run, tmp_path):
-    here = [f"runs_dir={tmp_path}", "run_id=a"]
-    assert run("train", *TIED, "trainer.max_steps=2", "metrics=none", *here).code == 0
-    grown = run("train", *TIED, "trainer.max_steps=4", "metrics.scores=[fd]", *here)
+    run_settings = [f"runs_dir={tmp_path}", "run_id=a"]
+    assert run("train", *TIED, "trainer.max_steps=2", "metrics=none", *run_settings).code == 0
+    grown = run("train", *TIED, "trainer.max_steps=4", "metrics.scores=[fd]", *run_settings)
     assert grown.code == 0, grown.err
     assert read_checkpoint(tmp_path / "digits/a/checkpoints/last.ckpt")["global_step"] == 4
-    run("train", *TIED, "trainer.max_steps=4", "ema_half_life=1000", *here).assert_refused(
+    run("train", *TIED, "trainer.max_steps=4", "ema_half_life=1000", *run_settings).assert_refused(
         "ema_half_life"
     )
-    run("train", *TIED, "trainer.max_steps=4", "flip=true", *here).assert_refused("flip")
+    run("train", *TIED, "trainer.max_steps=4", "flip=true", *run_settings).assert_refused("flip")
 
 
 def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):

@@ -1,4 +1,4 @@
-"""What users of Lightning and Hydra type on their first day."""
+"""Command lines that users of Lightning and Hydra know work, or are answered with advice."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def settings(*overrides):
         ("dataset.path=/data/my file (1).npy", ["quotes"]),
     ],
 )
-def test_one_line_says_what_to_type_instead_and_leaves_nothing(run, tmp_path, argument, words):
+def test_a_refused_start_says_what_to_type_and_leaves_no_files(run, tmp_path, argument, words):
     runs = tmp_path / "runs"
     run("train", *QUICK, f"runs_dir={runs}", argument).assert_refused(*words)
     assert not runs.exists()
@@ -173,7 +173,7 @@ def test_a_profile_is_printed(run, tmp_path):
 
 
 @pytest.mark.deep
-def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch):
+def test_the_progress_bar_counts_steps_of_repeated_batches(run, tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(
         RichProgressBar, "_update", lambda self, bar, current, *_, **__: lines.append(current)
@@ -264,8 +264,10 @@ def test_choices_fit_a_terminal_of_100_columns(capsys):
 
 def test_settings_of_a_choice_are_shown_with_their_comments(capsys):
     choices.main(["dataset=counts"])
-    shown = capsys.readouterr().out
-    assert shown.startswith("# Your own counts") and "holdout: 0.1 # share of the samples" in shown
+    output = capsys.readouterr().out
+    assert (
+        output.startswith("# Your own counts") and "holdout: 0.1 # share of the samples" in output
+    )
     with pytest.raises(SystemExit) as ended:
         choices.main(["dataset=digit"])
     assert ended.value.code == 2 and "did you mean digits?" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     run("sample", f"ckpt={directory}", "num_samples=3", "classes=[C cell]").assert_refused(
         "no class 'C cell'"
     )
-    seen = (
+    data_settings = (
         "posterior=auto",
         "operator=identity",
         "noise=binomial",
@@ -75,7 +75,7 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
             run(
                 "sample",
                 f"ckpt={directory}",
-                *seen,
+                *data_settings,
                 "num_samples=2",
                 *words,
                 f"out={tmp_path / at}",
@@ -86,9 +86,9 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
         np.load(tmp_path / at / "posterior.npz")["truth"].tolist() for at in ("own", "file", "same")
     ]
     assert truths[0] == truths[1] == truths[2]
-    given = ("num_samples=20", "evaluate=true", "likelihood.images=20")
+    sampling_settings = ("num_samples=20", "evaluate=true", "likelihood.images=20")
     data = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind")
-    outcome = run("sample", f"ckpt={directory}", "classes=[T cell]", *given, *data)
+    outcome = run("sample", f"ckpt={directory}", "classes=[T cell]", *sampling_settings, *data)
     assert outcome.code == 0, outcome.err
     report = json.loads((directory / "samples/metrics.json").read_text())
     assert "c2st_auc" in report["values"] and "c2st_auc" in report["held_out_data"]["values"]
@@ -113,19 +113,22 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     )
 
 
+def options_without_length(folder):
+    """Return settings of a run on small counts, without those that decide its length."""
+    np.save(folder / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
+    lengths = ("trainer.max_steps", "optimizer.decay_steps")
+    options = [option for option in (*SHORT, *SMALL) if not option.startswith(lengths)]
+    return [
+        *options,
+        "dataset=counts",
+        f"dataset.path={folder / 'x.npy'}",
+        f"runs_dir={folder}",
+    ]
+
+
 @pytest.mark.deep
 def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
-    options = [
-        *SHORT,
-        *SMALL,
-        "dataset=counts",
-        f"dataset.path={tmp_path / 'x.npy'}",
-        f"runs_dir={tmp_path}",
-    ]
-    options = [
-        one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))
-    ]
+    options = options_without_length(tmp_path)
     for ordered, steps in (("false", 200), ("true", 1000)):
         chosen = (
             f"network.body.ordered={ordered}",
@@ -142,17 +145,7 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
 
 
 def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
-    options = [
-        *SHORT,
-        *SMALL,
-        "dataset=counts",
-        f"dataset.path={tmp_path / 'x.npy'}",
-        f"runs_dir={tmp_path}",
-    ]
-    options = [
-        one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))
-    ]
+    options = options_without_length(tmp_path)
     options += [
         "optimizer.decay_steps=null",
         "trainer.max_time=00:00:00:00",
@@ -164,7 +157,7 @@ def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
 
 
 @pytest.mark.deep
-def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
+def test_models_and_checkpoints_give_equal_samples_and_runs_continue(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 5)))
     options = (
         *SHORT,
@@ -182,7 +175,7 @@ def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
 
 
 @pytest.mark.parametrize("process", ["absorbing", "birth_death"])
-def test_other_processes_take_their_own_parts(run, tmp_path, process):
+def test_the_network_of_counts_follows_the_process(run, tmp_path, process):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 6, (60, 8)))
     options = (
         "dataset=counts",
@@ -197,7 +190,7 @@ def test_other_processes_take_their_own_parts(run, tmp_path, process):
     assert network["body"]["_target_"].endswith(kind)
 
 
-def test_columns_that_are_not_there_are_named(run, tmp_path):
+def test_missing_columns_are_named(run, tmp_path):
     table(tmp_path / "x.csv")
     options = (
         "dataset=counts",
@@ -268,11 +261,11 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     x = source.poisson(source.gamma(2.0, 2.0, (200, 1)) * [1.0, 3.0, 9.0]).astype(float)
     x[source.random(x.shape) < 0.2] = np.nan
     kind = np.arange(200) // 4 % 2
-    of = {
+    arrays = {
         "type": np.array(["a", "b"])[kind],
         "site": np.array(["p", "q"])[np.arange(200) // 8 % 2 * (1 - kind)],
     }
-    np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2, **of)
+    np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2, **arrays)
     options = (
         "dataset=counts",
         f"dataset.path={tmp_path / 'x.npz'}",
@@ -282,15 +275,21 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     run("train", *options, "process=absorbing", f"runs_dir={tmp_path}").assert_refused(
         "process=pure_death"
     )
-    told = ("dataset.labels=type", "dataset.covariates=[dose,total,site]", "conditional=true")
-    outcome = run("train", *SHORT, *SMALL, *options, *told, f"runs_dir={tmp_path}", "run_id=a")
+    data_settings = (
+        "dataset.labels=type",
+        "dataset.covariates=[dose,total,site]",
+        "conditional=true",
+    )
+    outcome = run(
+        "train", *SHORT, *SMALL, *options, *data_settings, f"runs_dir={tmp_path}", "run_id=a"
+    )
     assert outcome.code == 0 and "missing" in outcome.out, outcome.err
-    asked = (
+    sampling_settings = (
         f"ckpt={tmp_path / 'x/a'}",
         "num_samples=32",
         "given={total: 40, type: [a, b], dose: 1.5, site: q}",
     )
-    outcome = run("sample", *asked)
+    outcome = run("sample", *sampling_settings)
     assert outcome.code == 0, outcome.err
     assert (
         outcome.err.count("class b had site p in training: these samples are an extrapolation") == 1
@@ -302,13 +301,13 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     ]
     assert levels[0] == 4 and levels[2] == 2 and set((arrays["classes"] % 2).tolist()) == {1}
     assert set((arrays["classes"] // 2 // levels[1]).tolist()) == {3, 4 + 3}
-    run("sample", *asked[:2], "given={total: 1e6}").assert_refused(
+    run("sample", *sampling_settings[:2], "given={total: 1e6}").assert_refused(
         "given.total must be a number in"
     )
 
 
 @pytest.mark.deep
-def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
+def test_processes_on_too_many_levels_are_refused_with_their_memory(run, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
     options = (
         "dataset=counts",
@@ -357,7 +356,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     run(
         "sample",
         *(
-            asked := (
+            sampling_settings := (
                 f"ckpt={tmp_path / 'x/a'}",
                 "num_samples=30",
                 "given={type: b, total: 12.5, dose: .25, index: two}",
@@ -376,7 +375,9 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     assert (table.layers["counts"] != table.X).nnz == 0
     features = latent_features(load_model(tmp_path / "x/a"), torch.tensor(table.X.toarray()))
     assert np.array_equal(table.obsm["X_blackout"], features)
-    outcome = run("sample", *asked[:2], "evaluate=true", "likelihood.images=8", "metrics=counts")
+    outcome = run(
+        "sample", *sampling_settings[:2], "evaluate=true", "likelihood.images=8", "metrics=counts"
+    )
     assert outcome.code == 0 and f"data: {tmp_path / 'x.h5ad'}" in outcome.out, outcome.err
     assert np.array_equal(
         table.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"]

@@ -78,7 +78,7 @@ def is_sweep(words):
     )
 
 
-def without(words, *names):
+def without_words(words, *names):
     return [word for word in words if word.split("=")[0] not in names]
 
 
@@ -92,7 +92,7 @@ def test_commands_can_be_typed(row):
         else:
             assert program in ("train.py", "sample.py")
             flags = [word for word in words if word.startswith("-")]
-            assert flags == ["-m"] * is_sweep(without(words, "-m"))
+            assert flags == ["-m"] * is_sweep(without_words(words, "-m"))
     assert row["state"] in coverage.STATES and row["shows"]
 
 
@@ -108,7 +108,7 @@ class Session:
         if program == "python":
             self.execute_module(words[1].removeprefix("benchmarks."), words[2:])
             return
-        for overrides in variants(without(words, "-m")):
+        for overrides in variants(without_words(words, "-m")):
             if program == "train.py":
                 self.train(overrides)
             else:
@@ -118,7 +118,7 @@ class Session:
         if module == "permutations":
             words = [*words, "--only", PARTS[words[0]]]
         words = [
-            *without(words, "--plot", "results/mixing_100.png"),
+            *without_words(words, "--plot", "results/mixing_100.png"),
             *FEW[module].replace("FOLDER", str(self.folder)).split(),
         ]
         self.capsys.readouterr()
@@ -141,12 +141,12 @@ class Session:
 
     def sample(self, overrides, row):
         settings = dict(word.split("=", 1) for word in overrides)
-        words = without(overrides, "num_samples", "shown", "measurement")
+        words = without_words(overrides, "num_samples", "shown", "measurement")
         if "posterior" in settings or "task" in settings:
-            few = SMALL_METHODS[settings.get("posterior", "sgdd")].replace(
+            small_settings = SMALL_METHODS[settings.get("posterior", "sgdd")].replace(
                 "STEPS", "prior" if "small" in row else "sampler"
             )
-            words += [*few.split(), *SMALL_TASKS.get(settings.get("task"), "").split()]
+            words += [*small_settings.split(), *SMALL_TASKS.get(settings.get("task"), "").split()]
             words += row.get("small", ["num_samples=1"])
             if "small" not in row and settings.get("task") != "sgdd/table9":
                 words.append("measurement=test:0")

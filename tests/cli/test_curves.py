@@ -36,7 +36,7 @@ def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_pa
 @pytest.mark.parametrize(
     "content", [b"a,b\n1,2\n", b"step,loss\n1,abc\n", b"\xff\xfe\x00\x01", b"step,loss\n\0,1\n"]
 )
-def test_a_damaged_file_is_said_to_be(tmp_path, content):
+def test_a_damaged_file_is_refused_as_damaged(tmp_path, content):
     (tmp_path / "metrics.csv").write_bytes(content)
     with pytest.raises(UserError, match="is damaged"):
         read_curves(tmp_path / "metrics.csv")
@@ -63,7 +63,7 @@ def test_a_picture_fills_all_of_its_width_over_the_bar(width):
     )
 
 
-def test_a_film_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
+def test_an_animation_wider_than_a_webp_is_left_out_with_a_line(tmp_path, capsys):
     class Wide:
         def picture(self, samples, columns=None):
             return Image.new("L", (20_000, len(samples["samples"])))
@@ -82,16 +82,16 @@ def test_an_animation_begins_with_the_last_state(tmp_path):
     """Previews and prints show the first frame."""
 
     class Gray:
-        def picture(self, drawn, columns=None):
-            return Image.new("L", (8, 8), int(drawn["samples"].sum()))
+        def picture(self, samples, columns=None):
+            return Image.new("L", (8, 8), int(samples["samples"].sum()))
 
     film = Trajectory(1)
     for step, brightness in enumerate((0, 80, 160, 240)):
         film.add(step, 3, torch.full((1, 1, 1, 1), brightness))
     film.save(Gray(), tmp_path)
     with Image.open(tmp_path / "trajectory.webp") as animation:
-        shown = []
+        frames = []
         for number in range(animation.n_frames):
             animation.seek(number)
-            shown.append(round(float(np.asarray(animation.convert("L")).mean())))
-    assert shown == [240, 0, 80, 160]
+            frames.append(round(float(np.asarray(animation.convert("L")).mean())))
+    assert frames == [240, 0, 80, 160]

@@ -54,7 +54,7 @@ def ask(headers, parts=(b"",), kind="http"):
         {**OWN, "content-length": "6"},
     ],
 )
-def test_own_pages_are_answered(headers):
+def test_requests_of_its_own_page_are_answered(headers):
     assert ask(headers, (b"abc", b"def")) == (200, b"6")
 
 
@@ -73,7 +73,7 @@ def test_own_pages_are_answered(headers):
         ({**OWN, "content-length": "9" * 5000}, 413),
     ],
 )
-def test_others_are_not(headers, status):
+def test_requests_of_other_pages_are_refused(headers, status):
     assert ask(headers) == (status, b"")
 
 

@@ -46,7 +46,7 @@ def test_few_evaluations_of_one_sample_whatever_the_number_of_steps() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_a_slow_one_says_what_is_done(
+def test_a_slow_dry_run_prints_a_line(
     seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("blackout.cli.dry_run.SECONDS_WITHOUT_LINE", seconds)
@@ -56,10 +56,10 @@ def test_a_slow_one_says_what_is_done(
 
 def test_weights_and_modes_stay_as_they_are() -> None:
     tried = model()
-    before = {name: value.clone() for name, value in tried.state_dict().items()}
+    state_before = {name: value.clone() for name, value in tried.state_dict().items()}
     modes = [part.training for part in tried.modules()]
     dry_run(NO_CALLBACKS, tried, CountDiffusion())
-    assert all(torch.equal(value, before[name]) for name, value in tried.state_dict().items())
+    assert all(torch.equal(value, state_before[name]) for name, value in tried.state_dict().items())
     assert [part.training for part in tried.modules()] == modes
 
 

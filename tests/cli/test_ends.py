@@ -30,10 +30,12 @@ def bright(tmp_path):
 
 
 def test_ends_that_do_not_suit_the_data_are_refused_before_training(run, bright, tmp_path):
-    own = ("trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}")
-    run("train", *RECIPE, *bright, *own).assert_refused("schedule", "logit -15", "final_time=17.")
+    run_settings = ("trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}")
+    run("train", *RECIPE, *bright, *run_settings).assert_refused(
+        "schedule", "logit -15", "final_time=17."
+    )
     longer = "schedule.grid.final_time=null"
-    run("train", *RECIPE, *bright, *own, longer, "sampler/grid=logit").assert_refused(
+    run("train", *RECIPE, *bright, *run_settings, longer, "sampler/grid=logit").assert_refused(
         "sampler", "last=-17."
     )
     assert not (tmp_path / "runs").exists()
@@ -41,11 +43,13 @@ def test_ends_that_do_not_suit_the_data_are_refused_before_training(run, bright,
 
 @pytest.mark.deep
 def test_ends_can_be_left_to_the_data(run, bright, tmp_path):
-    own, grids = (
+    run_settings, grids = (
         f"runs_dir={tmp_path}",
         ("schedule.grid.final_time=null", "sampler/grid=logit_data"),
     )
-    outcome = run("train", *RECIPE, *bright, *grids, own, "run_id=a", "trainer.max_steps=2")
+    outcome = run(
+        "train", *RECIPE, *bright, *grids, run_settings, "run_id=a", "trainer.max_steps=2"
+    )
     assert outcome.code == 0, outcome.err
     directory = tmp_path / "bright/a"
     model = json.loads((directory / "model/config.json").read_text())["model"]

@@ -26,7 +26,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    "error, code, said",
+    "error, code, message",
     [
         (UserError("bad\n input"), 2, "error: bad input\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
@@ -44,10 +44,10 @@ def raising(error):
         ),
     ],
 )
-def test_programs_end_in_one_line(capsys, error, code, said):
+def test_programs_end_in_one_line(capsys, error, code, message):
     with pytest.raises(SystemExit) as exit_info:
         run_command(raising(error), CommandParser("x"), [])
-    assert exit_info.value.code == code and capsys.readouterr().err == said
+    assert exit_info.value.code == code and capsys.readouterr().err == message
 
 
 def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_developers(capsys):
@@ -59,19 +59,21 @@ def test_a_warning_is_one_line_and_says_where_it_comes_from_if_it_is_for_develop
     original = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        run_command(lambda given: run_command(warn, CommandParser("x"), []), CommandParser("x"), [])
-    first, second, third = capsys.readouterr().err.splitlines()
+        run_command(
+            lambda options: run_command(warn, CommandParser("x"), []), CommandParser("x"), []
+        )
+    first_line, second_line, third = capsys.readouterr().err.splitlines()
     assert third == "warning: a column is text: dataset.exclude=[cell]"
-    assert first == "warning: few\\x1b samples"
+    assert first_line == "warning: few\\x1b samples"
     assert (
-        second.startswith("warning: ")
-        and second.endswith("FutureWarning: an old name")
-        and __file__ in second
+        second_line.startswith("warning: ")
+        and second_line.endswith("FutureWarning: an old name")
+        and __file__ in second_line
     )
     assert warnings.showwarning is original
 
 
-def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
+def test_a_closed_standard_output_ends_the_program_without_a_traceback(monkeypatch):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as stream:
@@ -83,7 +85,7 @@ def test_a_reader_who_leaves_ends_the_program_without_a_traceback(monkeypatch):
         sys.stdout.flush()
 
 
-def test_every_program_has_this_entry(command):
+def test_every_command_refuses_unknown_options_in_one_line(command):
     for main in (
         compare.main,
         report.main,

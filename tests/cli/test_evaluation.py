@@ -100,18 +100,18 @@ def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
         ).code
         == 0
     )
-    drawn = json.loads((tmp_path / "metrics.json").read_text())["values"]
-    again = tmp_path / "again"
+    original_scores = json.loads((tmp_path / "metrics.json").read_text())["values"]
+    repeated_folder = tmp_path / "again"
     outcome = run(
         "sample",
         f"samples={tmp_path / 'samples.npz'}",
         "dataset=digits",
         "evaluate=true",
-        f"out={again}",
+        f"out={repeated_folder}",
     )
     assert outcome.code == 0, outcome.err
-    values = json.loads((again / "metrics.json").read_text())["values"]
-    assert values == pytest.approx({name: drawn[name] for name in values})
+    values = json.loads((repeated_folder / "metrics.json").read_text())["values"]
+    assert values == pytest.approx({name: original_scores[name] for name in values})
 
 
 def test_scores_can_choose_another_reference(run, model, tmp_path):

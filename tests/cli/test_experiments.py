@@ -60,7 +60,7 @@ def stand_in(name):
     "experiment",
     [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in EXPERIMENTS],
 )
-def test_two_steps(run, tmp_path, monkeypatch, experiment):
+def test_every_experiment_trains_two_steps(run, tmp_path, monkeypatch, experiment):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
     outcome = run("train", f"experiment={experiment}", *SMALL, f"runs_dir={tmp_path}", "run_id=a")

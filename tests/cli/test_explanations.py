@@ -72,7 +72,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_belongs_elsewhere_is_said_to(name):
+def test_the_owner_of_a_setting_or_choice_is_named(name):
     program, words, expected = ELSEWHERE[name]
     assert expected in explain(ValueError("Hydra's own text"), program, words)
 
@@ -100,7 +100,7 @@ def test_a_wrong_setting_of_a_component_that_cannot_be_imported_is_not_blamed(tm
 
 
 @pytest.mark.deep
-def test_help_that_is_piped_to_head_says_nothing():
+def test_help_that_is_piped_to_head_prints_no_error():
     command = f"{shlex.quote(sys.executable)} train.py family=flow target=ising --help | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
     assert done.stderr == ""
@@ -111,11 +111,13 @@ def test_help_that_is_piped_to_head_says_nothing():
 def test_a_missing_letter_in_a_setting_of_another_family_is_found(family):
     """Typed without family=; the name is suggested with the families that have it."""
     with initialized_hydra():
-        own = OmegaConf.to_container(hydra.compose("train", [f"family={family}"]), resolve=False)
+        family_config = OmegaConf.to_container(
+            hydra.compose("train", [f"family={family}"]), resolve=False
+        )
         default = OmegaConf.to_container(hydra.compose("train"), resolve=False)
-    names = sorted(name for name in own.keys() - default.keys() if len(name) > 5)
+    names = sorted(name for name in family_config.keys() - default.keys() if len(name) > 5)
     assert names
     for name in names[:4]:
         typed = name[:2] + name[3:]
-        said = explain(ValueError("text"), "train", [f"{typed}=3"])
-        assert f"did you mean {name}" in said and f"family={family}" in said, said
+        message = explain(ValueError("text"), "train", [f"{typed}=3"])
+        assert f"did you mean {name}" in message and f"family={family}" in message, message

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from blackout.cli.finished_runs import finished_steps, read_results, with_earlier
+from blackout.cli.finished_runs import add_earlier_results, finished_steps, read_results
 from blackout.cli.report_page import save_report
 from blackout.cli.run_results import read_scores
 from blackout.safe_reading import read_rows
@@ -89,7 +89,7 @@ def test_a_finished_run_says_so_in_its_results(finished):
         ("trainer.val_check_interval=1",),
     ],
 )
-def test_a_finished_run_that_is_started_again_stays_as_it_is(start, finished, words):
+def test_starting_a_finished_run_again_changes_nothing(start, finished, words):
     before = state(finished.parents[1])
     outcome = start("trainer.max_steps=4", *words)
     assert outcome.code == 0, outcome.err
@@ -104,7 +104,7 @@ def test_a_finished_run_that_is_started_again_stays_as_it_is(start, finished, wo
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (("trainer.max_steps=3", "metrics=none"), ("trainer.max_steps=3", "4 steps", "run_id")),
         (("trainer.max_steps=4", "optimizer.lr=0.5"), ("optimizer.lr",)),
@@ -113,10 +113,10 @@ def test_a_finished_run_that_is_started_again_stays_as_it_is(start, finished, wo
     ],
 )
 def test_a_start_that_does_not_fit_a_finished_run_is_refused_and_changes_nothing(
-    start, finished, words, told
+    start, finished, words, message
 ):
     before = state(finished.parents[1])
-    start(*words).assert_refused(*told)
+    start(*words).assert_refused(*message)
     assert state(finished.parents[1]) == before
 
 
@@ -153,11 +153,11 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
         and earlier["values"] == before["values"]
         and "finished" not in earlier
     )
-    now = read_rows(finished / "metrics.csv")
+    final_rows = read_rows(finished / "metrics.csv")
     assert (
-        now[4].keys() >= rows[4].keys()
-        and now[4]["frechet_distance_digits"] == rows[4]["frechet_distance_digits"]
-        and 6 in now
+        final_rows[4].keys() >= rows[4].keys()
+        and final_rows[4]["frechet_distance_digits"] == rows[4]["frechet_distance_digits"]
+        and 6 in final_rows
     )
     assert yaml.safe_load((finished / "config.yaml").read_text())["trainer"]["max_steps"] == 6
     assert read_checkpoint(finished / "checkpoints/last.ckpt")["global_step"] == 6
@@ -165,7 +165,7 @@ def test_a_longer_length_continues_and_scores_of_the_shorter_one_stay(start, fin
     assert [place for place in read_scores(finished) if "step 4" in place]
     start("trainer.max_steps=4").assert_refused("6 steps")
     assert start("trainer.max_steps=8").code == 0
-    assert [one["training_steps"] for one in read_results(finished)["earlier"]] == [4, 6]
+    assert [results["training_steps"] for results in read_results(finished)["earlier"]] == [4, 6]
 
 
 def test_a_run_that_has_stopped_early_has_ended(run, tmp_path):
@@ -198,9 +198,11 @@ def test_a_length_below_the_steps_of_a_checkpoint_is_refused(start, run, finishe
 
 def test_scores_of_the_same_step_that_a_report_lacks_stay(tmp_path):
     def write(values, steps, **more):
-        report = with_earlier({"values": values, "training_steps": steps, **more}, tmp_path)
+        report = add_earlier_results({"values": values, "training_steps": steps, **more}, tmp_path)
         (tmp_path / "metrics.json").write_text(json.dumps(report))
-        return [(one["training_steps"], one["values"]) for one in report.get("earlier", ())]
+        return [
+            (results["training_steps"], results["values"]) for results in report.get("earlier", ())
+        ]
 
     assert write({"bits": 2.0, "fid": 3.0}, 90) == []
     assert write({"bits": 2.0, "fid": 3.0}, 90) == []
@@ -209,7 +211,7 @@ def test_scores_of_the_same_step_that_a_report_lacks_stay(tmp_path):
     assert write({"bits": 1.0}, 120) == [(90, {"bits": 2.0, "fid": 3.0, "kid": 4.0})]
 
 
-def test_a_run_without_checkpoints_has_ended_and_is_not_begun_anew(start, finished):
+def test_a_finished_run_without_checkpoints_is_not_started_again(start, finished):
     shutil.rmtree(finished / "checkpoints")
     before = state(finished.parents[1])
     assert "has ended" in start("trainer.max_steps=4").out
@@ -269,7 +271,7 @@ def test_a_sweep_of_finished_runs_reports_their_values(run, tmp_path):
     )
 
 
-def test_two_processes_find_that_a_run_has_ended(tmp_path):
+def test_two_processes_agree_that_a_run_has_ended(tmp_path):
     words = (
         *TINY,
         "metrics=none",
@@ -319,8 +321,8 @@ def test_a_run_that_is_killed_at_its_end_repeats_the_end(run, finished, tmp_path
             assert outcome(folder / "digits/a") == outcome(finished)
             break
         assert finished_steps(read_results(folder / "digits/a")) is None
-        again = run("train", *words, f"runs_dir={folder}", "run_id=a")
-        assert again.code == 0 and "has ended" not in again.out, again.err
+        restarted = run("train", *words, f"runs_dir={folder}", "run_id=a")
+        assert restarted.code == 0 and "has ended" not in restarted.out, restarted.err
         assert outcome(folder / "digits/a") == outcome(finished)
         assert timeless(folder / "digits/a") == timeless(finished)
         assert "has ended" in run("train", *words, f"runs_dir={folder}", "run_id=a").out
@@ -337,8 +339,11 @@ def test_scores_that_a_killed_end_has_written_stay(run, finished, tmp_path):
     )
     done = run("train", *words, "metrics=none")
     assert done.code == 0, done.err
-    now = read_results(tmp_path / "killed/digits/a")
-    assert finished_steps(now) == 4 and now["earlier"][0]["values"] == results["values"]
+    final_results = read_results(tmp_path / "killed/digits/a")
+    assert (
+        finished_steps(final_results) == 4
+        and final_results["earlier"][0]["values"] == results["values"]
+    )
     rows = [
         read_rows(folder / "metrics.csv")[4] for folder in (finished, tmp_path / "killed/digits/a")
     ]

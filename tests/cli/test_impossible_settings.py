@@ -107,7 +107,9 @@ def assert_all_refused(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_impossible_values_are_refused(
+    family: str, run: Callable[..., Outcome], tmp_path: Path
+) -> None:
     config = compose("train", words(family, tmp_path))
     values = {name: IMPOSSIBLE.get(name, "-1") for name in settings(family, config)}
     tested = {
@@ -120,5 +122,7 @@ def test_impossible_values(family: str, run: Callable[..., Outcome], tmp_path: P
 
 
 @pytest.mark.parametrize("family", TOO_LARGE)
-def test_sizes_that_nothing_holds(family: str, run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_sizes_beyond_all_memory_are_refused(
+    family: str, run: Callable[..., Outcome], tmp_path: Path
+) -> None:
     assert_all_refused(run, tmp_path, family, dict.fromkeys(TOO_LARGE[family], str(10**12)))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from blackout.cli.build_trainer import build_callbacks, build_trainer
 from blackout.cli.from_data import make_model
-from blackout.cli.training_settings import with_length, with_precision
+from blackout.cli.training_settings import apply_precision, choose_length
 from blackout.config.allowed_components import (
     check_components,
     component_from_file,
@@ -190,7 +190,7 @@ def test_every_choice_can_be_built(tmp_path, monkeypatch, choices):
     assert isinstance(model, BlackoutDiffusion)
     family.check_sampler(model, scored=False)
     family.dry_run(model)
-    settings = with_precision(with_length(config, family, source), tmp_path)
+    settings = apply_precision(choose_length(config, family, source), tmp_path)
     build_trainer(settings, tmp_path, build_callbacks(settings, tmp_path, family))
     check_round_trip(model.config, str(tmp_path))
 

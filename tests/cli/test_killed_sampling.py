@@ -31,14 +31,14 @@ def sampling(model, out):
     return processes.Process("sample", [f"ckpt={model}", f"out={out}", *SIZE])
 
 
-def test_it_goes_on_where_it_stopped(model, tmp_path):
+def test_a_killed_draw_continues_with_the_batches_on_disk(model, tmp_path):
     assert sampling(model, tmp_path / "whole").wait() == 0
     out = tmp_path / "cut"
     for number, minimum in ((signal.SIGKILL, 3), (signal.SIGTERM, 6)):
         cut = sampling(model, out)
         deadline = time.monotonic() + 60
         while (
-            len(kept := list(out.glob(".drawn-*/*.safetensors"))) < minimum
+            len(batch_files := list(out.glob(".drawn-*/*.safetensors"))) < minimum
             and time.monotonic() < deadline
         ):
             assert cut.poll() is None
@@ -46,7 +46,7 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
         cut.send_signal(number)
         outcome = cut.outcome()
         assert outcome.returncode == (-9 if number == signal.SIGKILL else 75), outcome.stderr
-    stamps = {path: path.stat().st_mtime_ns for path in kept}
+    stamps = {path: path.stat().st_mtime_ns for path in batch_files}
     assert not [path for path in out.iterdir() if not path.name.startswith(".")]
     process = sampling(model, out)
     while process.poll() is None:  # what was drawn is not drawn again
@@ -63,7 +63,9 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == [".request", "grid.png", "samples.npz"]
 
 
-def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp_path, monkeypatch):
+def test_finished_batches_are_not_drawn_again_after_a_kill_at_the_end(
+    run, model, tmp_path, monkeypatch
+):
     command = ("sample", f"ckpt={model}", f"out={tmp_path / 'o'}", "num_samples=2", "device=cpu")
     with monkeypatch.context() as cut:
         cut.setattr(SampleWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -77,14 +79,14 @@ def test_what_was_drawn_is_not_drawn_again_where_the_end_was_cut(run, model, tmp
     ]
 
 
-def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):
+def test_batches_on_disk_are_not_used_under_other_settings(run, model, tmp_path):
     options = ("num_samples=6", "sampler.batch_size=3", "device=cpu", f"ckpt={model}")
-    drawn = {}
+    samples_by_seed = {}
     for seed, out in ((0, "o"), (1, "p"), (0, "o")):
         assert run("sample", *options, f"seed={seed}", f"out={tmp_path / out}").code == 0
         samples = np.load(tmp_path / out / "samples.npz")["samples"]
-        assert (drawn.setdefault(seed, samples) == samples).all()
-    assert (drawn[0] != drawn[1]).any()
+        assert (samples_by_seed.setdefault(seed, samples) == samples).all()
+    assert (samples_by_seed[0] != samples_by_seed[1]).any()
 
 
 def test_jobs_of_a_sweep_have_folders_of_their_own(run, model, monkeypatch):
@@ -110,9 +112,9 @@ def test_a_kept_batch_that_has_changed_is_drawn_again(tmp_path):
     file = tmp_path / "0-3.safetensors"
     tensors = {"samples": torch.arange(12).view(4, 3), "weights": torch.ones(4)}
     save_tensors(tensors, file, {HASH_NAME: hash_tensors("", tensors)})
-    kept = _load_batch(file)
-    assert kept.keys() == tensors.keys() and all(
-        torch.equal(kept[name], tensors[name]) for name in tensors
+    stored_batch = _load_batch(file)
+    assert stored_batch.keys() == tensors.keys() and all(
+        torch.equal(stored_batch[name], tensors[name]) for name in tensors
     )
     content = file.read_bytes()
     for position in range(0, len(content), 7):  # the names, the sizes, the hash and the numbers

@@ -19,7 +19,7 @@ from benchmarks import (
 from blackout import load_model
 from blackout.cli import anneal, compare, compress, solve
 from blackout.cli.output_folders import folders_of_target
-from blackout.cli.run_directory import check_run, running
+from blackout.cli.run_directory import check_run, locked_run
 from blackout.cli.run_results import score_cards
 from blackout.errors import UserError
 from blackout.files import new_file, replacing, request_key, results_folder
@@ -121,7 +121,7 @@ def test_another_request_gets_another_folder(run, trained, name):
     assert name == "a posterior" or "holds other files" in done.out
 
 
-def test_the_same_request_is_made_again_in_its_place_and_says_so(run, trained):
+def test_an_equal_request_replaces_its_results_and_says_so(run, trained):
     before = state(trained)
     done = run("sample", f"ckpt={trained}", *FEW, *SCORED)
     assert done.code == 0 and "the same request, which are replaced" in done.out
@@ -149,7 +149,7 @@ def test_a_mask_that_has_changed_is_another_request(run, trained, tmp_path):
 
 
 @pytest.mark.parametrize("place", [".", "model", "checkpoints", "samples"])
-def test_a_folder_with_files_of_others_is_refused(run, trained, place):
+def test_a_folder_with_unrelated_files_is_refused(run, trained, place):
     before = state(trained)
     run("sample", f"ckpt={trained}", *FEW, "seed=5", f"out={trained / place}").assert_refused(
         "nothing there"
@@ -169,7 +169,7 @@ def test_the_folder_of_an_input_or_of_another_request_is_refused(run, trained, t
     assert state(tmp_path) == before
 
 
-def test_a_request_that_comes_to_nothing_leaves_no_folder(run, trained, tmp_path):
+def test_a_request_without_results_leaves_no_folder(run, trained, tmp_path):
     run(
         "sample", f"ckpt={trained}", *FEW, "sampler.num_steps=0", f"out={tmp_path / 'out'}"
     ).assert_refused("num_steps")
@@ -178,10 +178,10 @@ def test_a_request_that_comes_to_nothing_leaves_no_folder(run, trained, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_killed_request_has_drawn_is_its_own(tmp_path):
-    drawn = tmp_path / "out/.drawn-x.part.batches"
+def test_batches_of_a_killed_request_are_used_by_that_request_alone(tmp_path):
+    batch_folder = tmp_path / "out/.drawn-x.part.batches"
     with results_folder([tmp_path / "out"], "one"):
-        drawn.mkdir()
+        batch_folder.mkdir()
     with (
         pytest.raises(UserError, match="another request"),
         results_folder([tmp_path / "out"], "two"),
@@ -190,10 +190,10 @@ def test_what_a_killed_request_has_drawn_is_its_own(tmp_path):
     with results_folder([tmp_path / "out", tmp_path / "out-2"], "two") as folder:
         assert folder == tmp_path / "out-2"
     with results_folder([tmp_path / "out"], "one") as folder:
-        assert drawn.exists()
+        assert batch_folder.exists()
 
 
-def test_scores_of_a_file_do_not_replace_others(run, trained, tmp_path):
+def test_scores_of_a_file_do_not_replace_other_scores(run, trained, tmp_path):
     digits = (
         "dataset=digits",
         "metrics=digits",
@@ -212,9 +212,7 @@ def test_scores_of_a_file_do_not_replace_others(run, trained, tmp_path):
     assert_kept(before)
 
 
-def test_a_run_that_goes_on_keeps_samples_and_what_others_have_put_into_its_model(
-    run, copied, tmp_path
-):
+def test_a_continued_run_keeps_samples_and_added_files_of_its_model(run, copied, tmp_path):
     (copied / "model/notes.txt").write_text("mine")
     (copied / "model/figures").mkdir()
     (copied / "model/figures/one.png").write_text("mine")
@@ -233,7 +231,7 @@ def test_a_run_that_goes_on_keeps_samples_and_what_others_have_put_into_its_mode
     ) is not None
 
 
-def test_a_card_that_nobody_has_changed_follows_the_model(trained, tmp_path):
+def test_an_unedited_model_card_is_rewritten_with_the_model(trained, tmp_path):
     model = load_model(trained)
     for score in (1.0, 2.0):
         export_model(model, tmp_path / "model", {"fid": score})
@@ -241,7 +239,7 @@ def test_a_card_that_nobody_has_changed_follows_the_model(trained, tmp_path):
 
 
 @pytest.mark.parametrize("theirs", ["notes.txt", "config.json"])
-def test_a_model_takes_no_folder_of_others(trained, tmp_path, theirs):
+def test_a_model_is_not_exported_into_a_folder_of_other_files(trained, tmp_path, theirs):
     (tmp_path / theirs).write_text(json.dumps({"architectures": ["another program's"]}))
     with pytest.raises(UserError, match="no model of this program"):
         export_model(load_model(trained), tmp_path)
@@ -249,7 +247,7 @@ def test_a_model_takes_no_folder_of_others(trained, tmp_path, theirs):
 
 
 @pytest.mark.parametrize("theirs", ["metrics.csv", "model/thesis.pdf", "samples/final.npz"])
-def test_a_run_takes_no_folder_of_others(tmp_path, theirs):
+def test_a_run_does_not_start_in_a_folder_of_other_files(tmp_path, theirs):
     (tmp_path / "x/a" / theirs).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "x/a" / theirs).write_text("mine")
     before = state(tmp_path)
@@ -261,7 +259,7 @@ def test_a_run_takes_no_folder_of_others(tmp_path, theirs):
     assert state(tmp_path) == before
 
 
-def test_what_a_run_that_fails_has_found_is_kept(run, tmp_path):
+def test_a_failed_run_keeps_its_reports_of_the_failure(run, tmp_path):
     wild = (
         *TINY,
         "optimizer.lr=1e30",
@@ -281,7 +279,7 @@ def test_what_a_run_that_fails_has_found_is_kept(run, tmp_path):
 
 
 def test_a_start_that_is_refused_leaves_nothing(tmp_path):
-    with pytest.raises(UserError), running(tmp_path / "x/a"):
+    with pytest.raises(UserError), locked_run(tmp_path / "x/a"):
         raise UserError("refused")
     assert not list(tmp_path.iterdir())
 

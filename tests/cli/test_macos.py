@@ -77,6 +77,6 @@ def test_handled_signals_are_those_of_posix():
 def test_train_and_sample(like_macos, run, tmp_path):
     trained = run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
-    drawn = run("sample", f"ckpt={tmp_path}/digits/a", "num_samples=2")
-    assert drawn.code == 0, drawn.err
-    assert (drawn.folder / "samples.npz").exists()
+    outcome = run("sample", f"ckpt={tmp_path}/digits/a", "num_samples=2")
+    assert outcome.code == 0, outcome.err
+    assert (outcome.folder / "samples.npz").exists()

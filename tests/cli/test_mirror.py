@@ -42,25 +42,28 @@ def step_at(address: str, folder: Path) -> int:
     return read_checkpoint(checkpoint)["global_step"]
 
 
-def test_a_folder_that_is_missing_is_filled_and_goes_on(address, tmp_path):
-    here, there = Mirror(address, tmp_path / "here"), Mirror(address, tmp_path / "there")
-    assert not there.fetch() and not (tmp_path / "there").exists()
+def test_a_missing_local_folder_is_filled_from_the_store_and_continues(address, tmp_path):
+    first_mirror, second_mirror = (
+        Mirror(address, tmp_path / "here"),
+        Mirror(address, tmp_path / "there"),
+    )
+    assert not second_mirror.fetch() and not (tmp_path / "there").exists()
     for step in (1, 2):
         save(tmp_path / "here", step)
         (tmp_path / "here/.lock").write_text("")
-        here.push()
-    assert there.fetch()
+        first_mirror.push()
+    assert second_mirror.fetch()
     names = {
         str(path.relative_to(tmp_path / "there")) for path in (tmp_path / "there").rglob("*.c*")
     }
     assert names == {"metrics.csv", "checkpoints/last.ckpt"}
     save(tmp_path / "there", 3)
-    there.push()
+    second_mirror.push()
     assert step_at(address, tmp_path / "third") == 3
     store = fsspec.filesystem("memory")
     before = store.cat(store.find("/bucket"))
     save(tmp_path / "here", 9)
-    for refused in (here.push, here.fetch, here.try_to_push):
+    for refused in (first_mirror.push, first_mirror.fetch, first_mirror.try_to_push):
         with pytest.raises(
             UserError, match=r"did not come from .*here: remove .*here to continue from there"
         ):
@@ -93,19 +96,19 @@ def test_killed_between_any_two_changes_of_the_store(address, tmp_path, monkeypa
             dying.setattr(mirror._store, name, counted(getattr(mirror._store, name)))
         mirror.push()
     assert step_at(address, tmp_path / "third") == (2 if after < 5 else 3)
-    again = Mirror(address, tmp_path / "here")
-    assert again.fetch()
-    again.push()
+    restarted = Mirror(address, tmp_path / "here")
+    assert restarted.fetch()
+    restarted.push()
     assert step_at(address, tmp_path / "third") == 3
 
 
-def test_what_a_run_goes_on_from_is_copied_when_all_else_is_there(address, tmp_path, monkeypatch):
+def test_the_checkpoint_is_copied_after_all_other_files(address, tmp_path, monkeypatch):
     mirror, copied = Mirror(address, tmp_path / "here"), []
     save(tmp_path / "here", 1)
     for name in ("checkpoints/best.ckpt", "checkpoints/step_2.ckpt", "samples/final.png"):
         (tmp_path / "here" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "here" / name).write_text("")
-    monkeypatch.setattr(mirror._store, "mv", lambda part, there: copied.append(there))
+    monkeypatch.setattr(mirror._store, "mv", lambda part, target: copied.append(target))
     mirror.push()
     assert len(copied) == 5 and copied[-1] == f"{mirror._root}/checkpoints/last.ckpt"
 
@@ -142,7 +145,7 @@ def test_addresses_that_are_folders_of_their_own():
 
 
 @pytest.mark.deep
-def test_a_run_at_an_address_trains_goes_on_without_its_folder_and_is_sampled(
+def test_a_run_at_an_address_trains_continues_without_its_folder_and_is_sampled(
     run, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

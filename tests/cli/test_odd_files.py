@@ -40,7 +40,7 @@ def pipe(path):
     return path
 
 
-def test_pipes_in_place_of_files(run, directory, tmp_path):
+def test_pipes_in_place_of_files_are_refused(run, directory, tmp_path):
     reference = f"metrics.reference={pipe(tmp_path / 'r.npz')}"
     digits = ("metrics=digits", "dataset=digits")
     good = f"ckpt={directory}"
@@ -61,7 +61,7 @@ def test_pipes_in_place_of_files(run, directory, tmp_path):
         run("sample", *SAMPLE, good).assert_refused(file)
 
 
-def test_a_folder_of_images_that_contains_itself(run, tmp_path):
+def test_a_folder_of_images_that_contains_itself_is_read_once(run, tmp_path):
     from PIL import Image
 
     for k in range(6):
@@ -117,7 +117,7 @@ def test_links_in_place_of_outputs_are_replaced_and_not_written_through(run, dir
     assert victim.read_text() == "mine"
 
 
-def test_a_bit_that_flipped_in_exported_weights(run, directory):
+def test_a_flipped_bit_in_exported_weights_is_detected(run, directory):
     load_model(directory)
     weights = directory / "model/model.safetensors"
     flipped = bytearray(weights.read_bytes())
@@ -126,7 +126,7 @@ def test_a_bit_that_flipped_in_exported_weights(run, directory):
     run("sample", *SAMPLE, f"ckpt={directory}").assert_refused("model.safetensors", "hash")
 
 
-def test_a_configuration_that_expands_without_end(run, directory, tmp_path):
+def test_a_configuration_with_expanding_aliases_is_refused(run, directory, tmp_path):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 12)]
     (directory / "config.yaml").write_text("\n".join(lines))
@@ -136,7 +136,7 @@ def test_a_configuration_that_expands_without_end(run, directory, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe\x00rubbish\x80", b"a,b\n1,2\n", b"step,x\nthree,4\n"]
 )
-def test_metrics_that_are_not_ours(run, directory, tmp_path, content):
+def test_a_foreign_metrics_file_is_refused_and_stays(run, directory, tmp_path, content):
     (directory / "metrics.csv").write_bytes(content)
     run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a").assert_refused(
         "metrics.csv"
@@ -169,7 +169,7 @@ def enormous(path):
 
 
 @pytest.mark.parametrize("make", [encrypted, enormous])
-def test_archives_to_score_that_cannot_be_read(run, tmp_path, make):
+def test_unreadable_archives_of_samples_are_refused(run, tmp_path, make):
     path = tmp_path / ("x.npz" if make is encrypted else "x.npy")
     make(path)
     run("sample", f"samples={path}", "dataset=digits", "metrics=digits").assert_refused(path.name)
@@ -177,7 +177,7 @@ def test_archives_to_score_that_cannot_be_read(run, tmp_path, make):
 
 
 @pytest.mark.parametrize("change", ["negative", "lopsided"])
-def test_a_reference_that_is_no_covariance(run, directory, tmp_path, change):
+def test_a_reference_without_a_covariance_matrix_is_refused(run, directory, tmp_path, change):
     n = 64  # features of the digits classifier
     sigma = np.eye(n)
     sigma[0, 0] = -1 if change == "negative" else 1
@@ -202,7 +202,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("argument", NUMBERS)
-def test_numbers_that_give_nothing(run, directory, argument):
+def test_sampling_numbers_out_of_range_are_refused(run, directory, argument):
     extra = [] if argument.startswith("evaluate") else ["evaluate=true"]
     options = [option for option in SAMPLE if option.split("=")[0] != argument.split("=")[0]]
     run("sample", *options, f"ckpt={directory}", "metrics=none", *extra, argument).assert_refused(
@@ -222,7 +222,7 @@ TRAINING = {
 
 
 @pytest.mark.parametrize("argument", TRAINING)
-def test_settings_that_would_not_end(run, tmp_path, argument):
+def test_settings_that_would_never_end_are_refused(run, tmp_path, argument):
     name = argument.split("=")[0]
     arguments = [*(option for option in TRAIN if option.split("=")[0] != name), argument]
     extra = [] if name == "runs_dir" else [f"runs_dir={tmp_path / 'runs'}"]
@@ -230,16 +230,16 @@ def test_settings_that_would_not_end(run, tmp_path, argument):
     assert not list(tmp_path.rglob("config.yaml"))
 
 
-def test_a_run_is_refused_while_another_process_has_it(run, directory, tmp_path):
-    from blackout.cli.run_directory import running
+def test_a_run_is_refused_while_another_process_trains_it(run, directory, tmp_path):
+    from blackout.cli.run_directory import locked_run
 
     longer = (*TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
-    with running(directory):
+    with locked_run(directory):
         outcome = run("train", *longer)
         outcome.assert_refused(str(os.getpid()), "in use")
     code = f"""
 import os, pathlib, blackout.cli.run_directory as run_directory
-with run_directory.running(pathlib.Path({str(directory)!r})):
+with run_directory.locked_run(pathlib.Path({str(directory)!r})):
     os.kill(os.getpid(), 9)
 """
     assert processes.run("-c", code).returncode == -9
@@ -255,7 +255,9 @@ with run_directory.running(pathlib.Path({str(directory)!r})):
         "trainer.overfit_batches=1",
     ],
 )
-def test_what_a_step_does_may_not_change_in_the_middle(run, directory, tmp_path, argument):
+def test_settings_that_change_a_step_are_refused_in_a_continued_run(
+    run, directory, tmp_path, argument
+):
     name = argument.split("=")[0]
     options = [option for option in TINY if option.split("=")[0] != name]
     outcome = run(
@@ -264,7 +266,7 @@ def test_what_a_step_does_may_not_change_in_the_middle(run, directory, tmp_path,
     outcome.assert_refused(name)
 
 
-def test_data_that_moved_and_data_that_changed(run, tmp_path):
+def test_moved_data_continue_a_run_and_changed_data_do_not(run, tmp_path):
     counts = np.random.default_rng(0).integers(0, 9, (40, 6))
     np.save(tmp_path / "here.npy", counts)
     tiny = (option for option in TINY if "network" not in option)
@@ -292,7 +294,7 @@ def test_data_that_moved_and_data_that_changed(run, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["0", "null"])
-def test_no_average(run, tmp_path, value):
+def test_a_run_without_averaged_weights_trains_and_samples(run, tmp_path, value):
     outcome = run("train", *TRAIN, f"ema_decay={value}", f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0, outcome.err
     names = torch.load(tmp_path / "digits/a/checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -300,14 +302,14 @@ def test_no_average(run, tmp_path, value):
     assert run("sample", *SAMPLE, f"ckpt={tmp_path / 'digits/a'}").code == 0
 
 
-def test_validation_that_is_switched_off(run, tmp_path):
+def test_a_run_without_validation_trains(run, tmp_path):
     outcome = run(
         "train", *TRAIN, "trainer.limit_val_batches=0", f"runs_dir={tmp_path}", "run_id=a"
     )
     assert outcome.code == 0 and (tmp_path / "digits/a/model").exists(), outcome.err
 
 
-def test_a_metric_that_does_not_exist_is_said(run, tmp_path):
+def test_an_unknown_monitored_metric_is_warned_of_once(run, tmp_path):
     typo = "callbacks.checkpoints.monitor=val/bits_per_dimension"
     outcome = run("train", *TRAIN, typo, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and outcome.err.count("val/bits_per_dimension") == 1
@@ -319,7 +321,7 @@ def test_launcher_variables_that_are_not_numbers(run, monkeypatch):
 
 
 @pytest.mark.deep
-def test_a_reader_who_leaves_ends_a_run_in_one_line_and_it_can_continue(run, tmp_path):
+def test_a_closed_standard_output_ends_a_run_in_one_line_and_it_can_continue(run, tmp_path):
     words = [*TRAIN, f"runs_dir={tmp_path}", "run_id=a"]
     command = f"{sys.executable} {ROOT / 'train.py'} {' '.join(words)} | head -c 1"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -283,7 +283,7 @@ def test_reports_of_odd_runs_are_pages_or_one_line(odd_runs):
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_what_has_another_type_is_left_out_of_a_page(tmp_path, name):
+def test_entries_of_another_type_are_left_out_of_a_page(tmp_path, name):
     run = make_run(tmp_path / "a", **{"metrics.json": json.dumps(SCORES[name])})
     if name == "a list in place of everything":
         with pytest.raises(UserError, match="not a mapping of names"):

@@ -35,7 +35,7 @@ def runs(run, tmp_path):
 
 
 @pytest.mark.deep
-def test_pages_of_runs(runs, run, capsys):
+def test_reports_of_runs_show_scores_curves_and_settings(runs, run, capsys):
     assert (
         run(
             "sample",
@@ -82,7 +82,7 @@ def test_pages_of_runs(runs, run, capsys):
 
 
 @pytest.mark.deep
-def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, tmp_path):
+def test_the_demo_draws_fills_restores_and_names_its_requirements(runs, monkeypatch, tmp_path):
     demo = DemoModel(runs / "a")
     way = demo.draw(2, seed=1, steps=3)
     assert len(way) == 4 and way[-1].size == way[0].size and demo.classes == []
@@ -93,7 +93,7 @@ def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, t
     assert not np.array_equal(warm[0], demo.draw(2, seed=2, steps=4, temperature=0.5)[0])
     hole = np.zeros((8, 8), bool)
     hole[2:5] = True
-    (filled,) = {one.size for one in demo.fill(hole, 1, steps=2)}
+    (filled,) = {picture.size for picture in demo.fill(hole, 1, steps=2)}
     assert filled == demo.draw(1, steps=2)[-1].size
     with pytest.raises(UserError, match="must leave a part"):
         demo.fill(~np.zeros((8, 8), bool))
@@ -168,9 +168,9 @@ def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
         thread.start()
 
         def get(path, host="127.0.0.1"):
-            there = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=9)
-            there.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
-            answer = there.getresponse()
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=9)
+            connection.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+            answer = connection.getresponse()
             return answer.status, answer.read().decode(), answer.headers
 
         status, listed, headers = get("/")
@@ -242,7 +242,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     assert colours.get((0, 200, 0), 0) >= 15_000  # nearly all pixels of the picture
 
 
-def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
+def test_text_is_escaped_and_files_that_are_no_pictures_are_left_out(tmp_path):
     (tmp_path / "x.png").write_text("<script>")
     assert (
         pages.load_picture(tmp_path / "x.png", "x", tmp_path) is None
@@ -318,7 +318,7 @@ def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatc
     assert page.read_text() == content
 
 
-def test_what_is_no_run_is_refused(tmp_path, capsys):
+def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     for program in (report, compare):
         with pytest.raises(SystemExit, match="2"):
             program.main([str(tmp_path)])

@@ -28,7 +28,7 @@ def test_every_cell_of_a_table_composes(name):
                 assert config.evaluate and str(job.result) == f"{config.out}/metrics.json"
 
 
-def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, monkeypatch, capfd):
+def test_a_table_runs_missing_jobs_and_prints_published_values(tmp_path, monkeypatch, capfd):
     scores = iter((4.771, 5.0, 6.0, 7.0))
 
     def instead(command, check):

@@ -140,7 +140,7 @@ def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm
 
 
 @pytest.mark.parametrize(
-    "experiment, recipe, steps, same",
+    "experiment, recipe, steps, shared_group",
     [
         ("dnfs/figure5", "flow/none", 2000, "target"),
         ("dnfs/table2", "energy/planar", 5000, "dataset"),
@@ -152,12 +152,12 @@ def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm
         ("factorized/figure5", "codes/jigsaws", 3000, "dataset"),
     ],
 )
-def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, same):
+def test_another_recipe_trains_the_same_item_small(experiment, recipe, steps, shared_group):
     paper, small = (
         composed(f"experiment={experiment}"),
         composed(f"experiment={experiment}", f"recipe={recipe}"),
     )
-    assert small[same] == paper[same] and small["trainer"]["max_steps"] == steps
+    assert small[shared_group] == paper[shared_group] and small["trainer"]["max_steps"] == steps
     names = {"network", "rates"} & small.keys()
     assert all(small[name] != paper[name] for name in names)
 
@@ -225,7 +225,7 @@ def cells(words):
 COMMANDS = sorted({*header_commands(), *coverage_commands()})
 
 
-def test_tables_of_several_rows_say_how_all_of_them_are_run():
+def test_headers_of_tables_have_the_sweep_over_all_rows():
     experiments = {command.split()[2] for command in header_commands()}
     assert {
         "experiment=symmetric/table2",

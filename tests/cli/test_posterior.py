@@ -39,7 +39,7 @@ def metrics(out):
 
 
 @pytest.mark.deep
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_all_files_are_there_and_agree(run, trained_model):
     outcome = run(
         "sample",
@@ -90,7 +90,7 @@ def test_all_files_are_there_and_agree(run, trained_model):
         assert (out / name).stat().st_size > 0
 
 
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_arviz_reads_posteriors_and_gives_the_same_diagnostics(draw, tmp_path):
     pytest.importorskip("h5py")
     arviz = pytest.importorskip("arviz")
@@ -101,19 +101,21 @@ def test_arviz_reads_posteriors_and_gives_the_same_diagnostics(draw, tmp_path):
         "task=photons",
         "measurement=test:3-5",
     )
-    inference_data, ours = (
+    inference_data, diagnostics = (
         arviz.from_netcdf(tmp_path / "a" / "posterior.nc"),
         np.load(tmp_path / "a" / "posterior.npz"),
     )
-    for name, of in {"r_hat": arviz.rhat, "ess_bulk": arviz.ess}.items():
-        each = np.concatenate(
-            [v.values.reshape(3, -1) for v in of(inference_data.sample_stats).values()], 1
+    for name, diagnostic in {"r_hat": arviz.rhat, "ess_bulk": arviz.ess}.items():
+        values = np.concatenate(
+            [v.values.reshape(3, -1) for v in diagnostic(inference_data.sample_stats).values()], 1
         )
-        assert np.allclose(ours[name], each.max(1) if name == "r_hat" else each.min(1), rtol=1e-6)
+        assert np.allclose(
+            diagnostics[name], values.max(1) if name == "r_hat" else values.min(1), rtol=1e-6
+        )
 
 
 @pytest.mark.deep
-def test_a_sample_alone_is_the_same(draw, tmp_path):
+def test_a_posterior_sample_drawn_alone_is_the_same(draw, tmp_path):
     options = (*QUICK, "task=photons_thinning", "posterior=sgdd", "measurement=model:2-4")
     draw(tmp_path / "all", *options)
     draw(tmp_path / "one", *options, "indices=[5,0]")
@@ -185,9 +187,9 @@ def test_a_camera_picture_of_another_program_is_a_measurement(draw, tmp_path):
             f"measurement={tmp_path / f'y.{kind}'}",
         )
     results = [np.load(tmp_path / kind / "posterior.npz") for kind in kinds]
-    for one in results:
-        assert np.array_equal(one["measurement"][0, ..., 0], y) and np.array_equal(
-            one["mean"], results[0]["mean"]
+    for result in results:
+        assert np.array_equal(result["measurement"][0, ..., 0], y) and np.array_equal(
+            result["mean"], results[0]["mean"]
         )
     for name, noise, warned in (
         ("raw", "poisson", True),
@@ -260,8 +262,8 @@ def test_unknown_parameters_are_sampled_with_the_counts(draw, run, trained_model
 def test_a_kill_between_batches_loses_none_of_those_before(
     draw, run, trained_model, tmp_path, monkeypatch
 ):
-    given = (*QUICK, "operator=pool", "measurement=test:0-2", "sampler.batch_size=2")
-    draw(tmp_path / "whole", *given)
+    settings = (*QUICK, "operator=pool", "measurement=test:0-2", "sampler.batch_size=2")
+    draw(tmp_path / "whole", *settings)
     real, calls = SplitGibbs.sample, []
 
     def dies(self, *args, **options):
@@ -271,12 +273,15 @@ def test_a_kill_between_batches_loses_none_of_those_before(
         return real(self, *args, **options)
 
     monkeypatch.setattr(SplitGibbs, "sample", dies)
-    assert run("sample", f"ckpt={trained_model}", f"out={tmp_path / 'part'}", *given).code != 0
-    draw(tmp_path / "part", *given)
+    assert run("sample", f"ckpt={trained_model}", f"out={tmp_path / 'part'}", *settings).code != 0
+    draw(tmp_path / "part", *settings)
     assert len(calls) == 4  # the third batch alone is drawn again
-    one, other = (np.load(tmp_path / name / "samples.npz") for name in ("whole", "part"))
+    uninterrupted, continued = (
+        np.load(tmp_path / name / "samples.npz") for name in ("whole", "part")
+    )
     assert all(
-        np.array_equal(one[name], other[name]) for name in ("samples", "chains", "log_likelihood")
+        np.array_equal(uninterrupted[name], continued[name])
+        for name in ("samples", "chains", "log_likelihood")
     )
     spent = [
         metrics(tmp_path / name)["values"]["network_evaluations"] for name in ("whole", "part")
@@ -285,9 +290,7 @@ def test_a_kill_between_batches_loses_none_of_those_before(
 
 
 @pytest.mark.deep
-def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(
-    draw, run, trained_model, tmp_path
-):
+def test_flags_of_samples_are_printed_and_shown_on_the_page(draw, run, trained_model, tmp_path):
     """An outlier in y, chains that stay where they began, and pasted pixels."""
     y = np.full((2, 4, 4, 1), 20)
     y[1, 0, 0] = 1000
@@ -321,7 +324,7 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
 
 
 @pytest.mark.deep
-def test_auto_says_which_and_no_photon_is_lost(draw, tmp_path):
+def test_auto_names_its_method_and_keeps_every_photon(draw, tmp_path):
     outcome = draw(tmp_path, *SMALL, "task=photons_thinning", "measurement=test:0-3")
     assert "posterior=auto: direct" in outcome.out
     y = np.load(tmp_path / "posterior.npz")["measurement"]
@@ -427,7 +430,7 @@ OPERATORS = (
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda options: "-".join(options)[:40])
-def test_every_operator(draw, tmp_path, operator):
+def test_every_operator_is_sampled(draw, tmp_path, operator):
     measurement = () if "operator=reward" in operator else ("measurement=train:7",)
     quick = SMALL if "posterior=noise_denoise" in operator else (*QUICK, "posterior.proposals=5")
     draw(tmp_path, *quick, *operator, *measurement)

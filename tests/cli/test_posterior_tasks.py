@@ -11,7 +11,7 @@ from tests.cli.conftest import TINY
 pytestmark = pytest.mark.deep
 
 
-def made(run, out, *options):
+def run_task(run, out, *options):
     outcome = run("sample", f"out={out}", "device=cpu", *options)
     assert outcome.code == 0, outcome.err
     return json.loads((out / "metrics.json").read_text())
@@ -34,7 +34,7 @@ def model(run, runs):
 
 def test_synthetic_samples_are_close_to_exact_draws_and_far_from_the_prior(run, tmp_path):
     options = ("task=synthetic", "num_samples=1000", "posterior.sweeps=25", "prior.elements=2")
-    values = made(run, tmp_path, *options)["values"]
+    values = run_task(run, tmp_path, *options)["values"]
     assert (
         values["total_variation"]
         < values["floor_total_variation"] + 0.05
@@ -44,7 +44,7 @@ def test_synthetic_samples_are_close_to_exact_draws_and_far_from_the_prior(run, 
 
 
 def test_dna_at_every_scale(run, tmp_path):
-    values = made(
+    values = run_task(
         run,
         tmp_path,
         "task=dna_toy",
@@ -60,7 +60,7 @@ def test_dna_at_every_scale(run, tmp_path):
 
 
 @pytest.mark.deep
-@pytest.mark.drawn
+@pytest.mark.figures
 def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
     options = (
         "task=music_toy",
@@ -68,7 +68,7 @@ def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
         "measurement=model:0-11",
         "posterior.sweeps=30",
     )
-    values = made(run, tmp_path, *options)["values"]
+    values = run_task(run, tmp_path, *options)["values"]
     assert values["violations"] == 0
     assert (
         abs(values["hellinger"] - values["exact_hellinger"])
@@ -93,7 +93,7 @@ def test_every_method_takes_an_exact_prior(run, tmp_path, method):
         "prior.num_steps=4",
         "prior.elements=6",
     )
-    made(run, tmp_path, *options)
+    run_task(run, tmp_path, *options)
 
 
 def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
@@ -103,11 +103,11 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
         "posterior.moves=3",
         "operator.classifier.examples=400",
     )
-    values = made(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
+    values = run_task(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
     assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5
 
 
-def test_two_processes_draw_what_one_does(run, tmp_path):
+def test_two_processes_draw_the_same_samples_as_one(run, tmp_path):
     options = (
         "task=dna_toy",
         "num_samples=7",
@@ -115,12 +115,14 @@ def test_two_processes_draw_what_one_does(run, tmp_path):
         "prior.batch_size=8",
         "device=cpu",
     )
-    made(run, tmp_path / "one", *options)
+    run_task(run, tmp_path / "one", *options)
     shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
-    one, two = ((tmp_path / name / "samples.npz").read_bytes() for name in ("one", "two"))
-    assert one == two
-    made(run, tmp_path / "some", *options, "indices=[30,4]")
+    single_process, two_processes = (
+        (tmp_path / name / "samples.npz").read_bytes() for name in ("one", "two")
+    )
+    assert single_process == two_processes
+    run_task(run, tmp_path / "some", *options, "indices=[30,4]")
     every, some = (np.load(tmp_path / name / "samples.npz")["samples"] for name in ("one", "some"))
     assert np.array_equal(some, every[[30, 4]])
 

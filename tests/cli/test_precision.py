@@ -13,8 +13,8 @@ import yaml
 from blackout.cli import train as program
 from blackout.cli import training_settings
 from blackout.cli.cost import bfloat16_ratio
-from blackout.cli.sample import bits_key
-from blackout.cli.training_settings import with_precision
+from blackout.cli.sample import reproducibility_key
+from blackout.cli.training_settings import apply_precision
 from blackout.config.compose import compose
 from blackout.config.settings import thread_warning
 from blackout.distributed import has_bfloat16
@@ -31,32 +31,35 @@ def settings(bfloat16: bool = True, **trainer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ratio", "chosen"), [(0.5, "bf16-mixed"), (0.9, "32-true"), (1.4, "32-true")]
 )
-def test_auto_is_the_quicker_one_and_the_sampler_follows(
+def test_auto_precision_is_the_faster_one_and_the_sampler_uses_it(
     ratio: float, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(training_settings, "bfloat16_ratio", lambda: ratio)
-    config = with_precision(settings(), tmp_path)
+    config = apply_precision(settings(), tmp_path)
     assert config["trainer"]["precision"] == chosen and config["sampler"]["bfloat16"] is (
         chosen == "bf16-mixed"
     )
-    assert with_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
-    assert with_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
+    assert apply_precision(settings(False), tmp_path)["sampler"]["bfloat16"] is False
+    assert apply_precision(settings(devices=2), tmp_path)["trainer"]["precision"] == "32-true"
     config = settings(precision="64-true")
-    assert with_precision(config, tmp_path) == config
+    assert apply_precision(config, tmp_path) == config
 
 
 @pytest.mark.parametrize(
-    ("load", "threads", "said"), [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)]
+    ("load", "threads", "is_warned"),
+    [(0.4, 2, False), (2.1, 1, False), (1.9, 2, True), (9, 8, True)],
 )
-def test_threads_on_a_machine_that_is_busy_are_named(load: float, threads: int, said: bool) -> None:
-    assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is said
+def test_threads_on_a_machine_that_is_busy_are_named(
+    load: float, threads: int, is_warned: bool
+) -> None:
+    assert ("OMP_NUM_THREADS=1" in thread_warning(load, threads, processors=2)) is is_warned
 
 
-def test_the_ratio_is_one_of_times() -> None:
+def test_the_bfloat16_ratio_is_a_plausible_ratio_of_times() -> None:
     assert 0.05 < bfloat16_ratio() < 100
 
 
-def test_a_run_keeps_what_it_began_with(
+def test_a_continued_run_keeps_its_precision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []
@@ -91,7 +94,7 @@ def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
         torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda")
     )
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
-    on_gpu = with_precision(settings(accelerator="gpu"), tmp_path)
+    on_gpu = apply_precision(settings(accelerator="gpu"), tmp_path)
     assert on_gpu["trainer"]["precision"] == chosen
     assert on_gpu["sampler"]["bfloat16"] is native
     assert not has_bfloat16(torch.device("mps"))
@@ -100,5 +103,5 @@ def test_auto_is_bfloat16_only_on_accelerators_that_have_it(
 def test_batches_of_another_arithmetic_are_not_reused() -> None:
     model: Any = SimpleNamespace(device=torch.device("cpu"))
     choices = [(False, False), (False, True), (True, False), (True, True)]
-    keys = {bits_key("samples", model, 8, compiled, tf32) for compiled, tf32 in choices}
+    keys = {reproducibility_key("samples", model, 8, compiled, tf32) for compiled, tf32 in choices}
     assert len(keys) == len(choices)

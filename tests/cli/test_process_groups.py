@@ -50,10 +50,10 @@ def test_no_thread_of_the_group_is_alive_after_training(tmp_path, launch):
     outcome, alive = train(tmp_path / "a", "run_id=a", launch=launch)
     assert outcome.returncode == 0, outcome.stderr
     assert not alive
-    again = launch(
+    continued = launch(
         "train", *TINY, *TWO, "trainer.max_steps=4", f"runs_dir={tmp_path / 'a'}", "run_id=a"
     )
-    assert again.returncode == 0 and again.stdout.count("has ended") >= 1, again.stderr
+    assert continued.returncode == 0 and continued.stdout.count("has ended") >= 1, continued.stderr
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])

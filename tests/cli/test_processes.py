@@ -29,9 +29,9 @@ def test_training_ends_well(run, tmp_path, process):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("process", ["birth_death", *deep("uniform", "absorbing", "ordinal")])
-def test_correctors(run, tmp_path, process):
+def test_correctors_of_every_process_are_sampled(run, tmp_path, process):
     """With as many evaluations more as there are corrections, and other samples for it."""
-    made = run(
+    outcome = run(
         "train",
         *TINY,
         f"process={process}",
@@ -39,7 +39,7 @@ def test_correctors(run, tmp_path, process):
         f"runs_dir={tmp_path}",
         "run_id=a",
     )
-    assert made.code == 0, made.err
+    assert outcome.code == 0, outcome.err
     samples = {}
     for steps in (0, 2):
         ckpt, out = next(tmp_path.glob("*/a")), tmp_path / str(steps)
@@ -90,8 +90,8 @@ def rows(matrix):
     return matrix / matrix.sum(-1, keepdims=True)
 
 
-def wrong(matrix, i, j, by):
-    matrix[i, j] += by
+def wrong(matrix, i, j, change):
+    matrix[i, j] += change
     return matrix
 
 
@@ -107,7 +107,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_chains_that_are_none_are_refused(run, tmp_path, name):
+def test_matrices_that_are_no_markov_chains_are_refused(run, tmp_path, name):
     matrix, word = CHAINS[name]
     np.save(tmp_path / "p.npy", matrix)
     tiny = [option for option in TINY if "num_steps" not in option]

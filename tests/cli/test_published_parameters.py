@@ -52,8 +52,8 @@ def set_transformer(shape, items):
     network = composed(f"experiment=symmetric/{experiment}")["network"]
     encoder = dict(network.pop("encoder"))
     network.pop("_target_")
-    made = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
-    return networks.SetTransformer(made, items, **network)
+    item_encoder = getattr(networks, encoder.pop("_target_").rpartition(".")[2])(shape, **encoder)
+    return networks.SetTransformer(item_encoder, items, **network)
 
 
 @pytest.mark.parametrize("name", STATED)
@@ -61,7 +61,9 @@ def test_networks_have_as_many_parameters_as_stated(name):
     stated, build = STATED[name]
     with torch.device("meta"):
         network = build()
-    assert sum(one.numel() for one in network.parameters()) == pytest.approx(stated, rel=0.05)
+    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(
+        stated, rel=0.05
+    )
 
 
 # Where networks have fewer or more parameters than stated: by file, the comment that says so, and
@@ -89,17 +91,17 @@ def code_transformer(shape, items):
     network = composed("experiment=factorized/figure5")["network"]
     encoder = dict(network.pop("encoder"))
     network.pop("_target_")
-    made = networks.PublishedPieceEncoder(shape, encoder["features"], encoder["channels"])
-    return CodeTransformer(items, None, made, **network)
+    piece_encoder = networks.PublishedPieceEncoder(shape, encoder["features"], encoder["channels"])
+    return CodeTransformer(items, None, piece_encoder, **network)
 
 
 @pytest.mark.parametrize(
     "choice, text", [(choice, text) for choice, texts in DISCLOSED.items() for text in texts]
 )
-def test_other_numbers_of_parameters_are_said_at_the_setting(choice, text):
+def test_differing_numbers_of_parameters_are_stated_in_the_yaml(choice, text):
     comments = (CONF / f"{choice}.yaml").read_text(encoding="utf-8").replace("\n# ", " ")
     assert text in comments
     with torch.device("meta"):
         network = DISCLOSED[choice][text]()
-    millions = sum(one.numel() for one in network.parameters()) / 1e6
+    millions = sum(parameter.numel() for parameter in network.parameters()) / 1e6
     assert millions == pytest.approx(float(text.split()[0]), rel=0.05)

@@ -63,7 +63,9 @@ def test_the_references_of_a_score_are_held_out_data_and_the_strongest_baseline(
     )
 
 
-def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_and_references_are_written_and_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_scores(REPORT, tmp_path / "metrics.json")
     assert json.loads((tmp_path / "metrics.json").read_text()) == {
         **REPORT,

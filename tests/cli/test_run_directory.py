@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from blackout.cli.run_directory import check_run, run_directory, run_id, running
+from blackout.cli.run_directory import check_run, locked_run, run_directory, run_id
 from blackout.errors import UserError
 from blackout.files import PART
 from blackout.training.export import check_replaceable
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\nb", "a" * 256])
-def test_names_of_runs_and_experiments_lead_nowhere_else(name, tmp_path):
+def test_names_of_runs_and_experiments_cannot_leave_the_runs_folder(name, tmp_path):
     with pytest.raises(UserError, match="run_id must be a plain directory name"):
         run_id({"run_id": name})
     if name not in ("", ".", "a/b", "a\\b"):
@@ -21,45 +21,45 @@ def test_names_of_runs_and_experiments_lead_nowhere_else(name, tmp_path):
             run_directory(config, "digits")
 
 
-def test_a_start_removes_what_killed_ones_left_and_nothing_that_is_being_written(tmp_path):
+def test_a_start_removes_leftovers_of_killed_runs_and_no_file_being_written(tmp_path):
     run = tmp_path / "run"
     (run / "samples/final").mkdir(parents=True)
     (run / "checkpoints").mkdir()
     name = f"-{'0' * 32}{PART}"
-    gone = [
+    leftovers = [
         run / f".metrics{name}",
         run / f"checkpoints/.last{name}",
         run / f"samples/.final{name}.npz",
     ]
-    gone += [run / f"samples/.step_0000010{name}", run / f"samples/final/.trajectory{name}"]
-    kept = [
+    leftovers += [run / f"samples/.step_0000010{name}", run / f"samples/final/.trajectory{name}"]
+    unrelated_files = [
         run / f"samples/.grid{name}",
         run / f"samples/.samples{name}.npz",
         run / f"samples/.drawn{name}.batches",
     ]
-    for path in (*gone, *kept):
+    for path in (*leftovers, *unrelated_files):
         path.write_text("part")
-    for path in kept[1:]:
+    for path in unrelated_files[1:]:
         os.utime(path, (1, 1))
-    with running(run):
-        assert not [path for path in gone if path.exists()]
-        assert all(path.exists() for path in kept)
+    with locked_run(run):
+        assert not [path for path in leftovers if path.exists()]
+        assert all(path.exists() for path in unrelated_files)
 
 
-def test_files_of_others_are_refused_and_settings_that_another_process_has_just_written_are_not(
-    tmp_path, monkeypatch
-):
+def test_unrelated_files_are_refused_and_settings_of_another_process_are_not(tmp_path, monkeypatch):
     config = {"experiment_name": "a", "run_id": "b", "runs_dir": str(tmp_path)}
-    (there := tmp_path / "a/b/config.yaml").parent.mkdir(parents=True)
-    there.write_text("{}")
+    (settings_file := tmp_path / "a/b/config.yaml").parent.mkdir(parents=True)
+    settings_file.write_text("{}")
     exists = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda path, **how: path != there and exists(path, **how))
-    check_run(there.parent, config)
-    (there.parent / "letters.txt").write_text("mine")
+    monkeypatch.setattr(
+        Path, "exists", lambda path, **options: path != settings_file and exists(path, **options)
+    )
+    check_run(settings_file.parent, config)
+    (settings_file.parent / "letters.txt").write_text("mine")
     with pytest.raises(
         UserError, match=r"is not a run directory, because it contains letters\.txt"
     ):
-        check_run(there.parent, config)
+        check_run(settings_file.parent, config)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "samples", "model"])

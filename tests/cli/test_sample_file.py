@@ -27,7 +27,7 @@ def test_batches_become_one_array(tmp_path, shape, dtype):
     assert np.array_equal(np.load(tmp_path / "whole.npz")["samples"], expected.numpy())
 
 
-def test_nothing_half_written_is_left(tmp_path):
+def test_no_unfinished_file_is_left(tmp_path):
     (tmp_path / "samples.npz").write_text("a good file")
 
     def attempt(interrupted):
@@ -55,18 +55,18 @@ def test_more_samples_than_announced_are_refused(tmp_path):
             attempt(*sizes)
 
 
-def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
+def test_outputs_receive_the_seed_and_indices_of_the_samples(tmp_path):
     class Outputs:
         index = torch.zeros(0, dtype=torch.int64)
 
         def update(self, samples, indices):
             self.index = torch.cat([self.index, indices])
 
-    asked, outputs = [], Outputs()
-    draw = SimpleNamespace(names=OutputNames(), outputs=lambda seed: asked.append(seed) or outputs)
+    seeds, outputs = [], Outputs()
+    draw = SimpleNamespace(names=OutputNames(), outputs=lambda seed: seeds.append(seed) or outputs)
     draw.metadata = lambda seed: {"seed": seed}
     with SampleWriter(draw, torch.tensor([7, 9, 11]), 5, tmp_path) as results:
         for size in (2, 1):
             results.add({"samples": torch.zeros(size, 4)})
-    assert int(np.load(tmp_path / "samples.npz")["seed"]) == 5 and asked == [5]
+    assert int(np.load(tmp_path / "samples.npz")["seed"]) == 5 and seeds == [5]
     assert outputs.index.tolist() == [7, 9, 11]

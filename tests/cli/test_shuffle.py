@@ -67,21 +67,23 @@ def test_a_run_leaves_solved_puzzles(trained):
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
 
-@pytest.mark.drawn
-def test_sample_k_alone_and_scores(run, trained, tmp_path):
+@pytest.mark.figures
+def test_sample_k_alone_is_the_same_and_puzzles_are_scored(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=10", "decoder=sample"]
-    whole = run("sample", *options, "evaluate=true", "trajectory=true", f"out={tmp_path / 'whole'}")
-    assert whole.code == 0, whole.err
-    alone = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
-    assert alone.code == 0, alone.err
-    all_, one = (np.load(tmp_path / name / "permutations.npz") for name in ("whole", "alone"))
+    outcome = run(
+        "sample", *options, "evaluate=true", "trajectory=true", f"out={tmp_path / 'whole'}"
+    )
+    assert outcome.code == 0, outcome.err
+    selected = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
+    assert selected.code == 0, selected.err
+    complete, alone = (np.load(tmp_path / name / "permutations.npz") for name in ("whole", "alone"))
     for name in ("permutation", "items", "truth"):
-        np.testing.assert_array_equal(all_[name][7:8], one[name])
+        np.testing.assert_array_equal(complete[name][7:8], alone[name])
     # a network of one list may add in another order than of ten: float32, a few thousand terms
-    np.testing.assert_allclose(all_["log_prob"][7:8], one["log_prob"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(complete["log_prob"][7:8], alone["log_prob"], rtol=1e-4, atol=1e-5)
     report = json.loads((tmp_path / "whole/metrics.json").read_text())
-    right = (all_["permutation"] == all_["truth"]).all(1).mean()
-    assert report["values"]["accuracy"] == pytest.approx(right)
+    solved_share = (complete["permutation"] == complete["truth"]).all(1).mean()
+    assert report["values"]["accuracy"] == pytest.approx(solved_share)
     assert {
         "correct",
         "kendall_ranks",
@@ -108,14 +110,14 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     assert solved.code == 0, solved.err
     arrays = np.load(tmp_path / "out/permutations.npz")
     assert arrays["permutation"].shape == (5, 4) and "truth" not in arrays.files
-    asked = (
+    settings = (
         "decoder=best",
         "top=3",
         "draws=6",
         "given=A before C and D first",
         f"out={tmp_path / 'asked'}",
     )
-    assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *asked).code == 0
+    assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *settings).code == 0
     arrays = np.load(tmp_path / "asked/permutations.npz")
     assert (
         arrays["top"].shape == (5, 3, 4)
@@ -141,7 +143,7 @@ def test_an_exported_model_is_loaded_without_its_training(trained):
 
 
 @pytest.mark.deep
-def test_two_processes_solve_alike(run, trained, tmp_path):
+def test_two_processes_solve_puzzles_like_one(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "decoder=sample"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
     shared = processes.run_distributed("sample", *options, f"out={tmp_path / 'two'}")
@@ -151,7 +153,7 @@ def test_two_processes_solve_alike(run, trained, tmp_path):
     ).read_bytes()
 
 
-def test_it_plans(run, tmp_path):
+def test_a_plan_of_shuffles_is_printed(run, tmp_path):
     planned = run("train", *JIGSAW, "plan=true", f"runs_dir={tmp_path}")
     assert planned.code == 0 and "4 pieces" in planned.out, planned.err
 
@@ -192,7 +194,7 @@ def tours(path, line):
     return ["family=shuffle", "dataset=tsp", f"dataset.path={path / 'tours.txt'}"]
 
 
-def mine(path, array):
+def write_puzzles(path, array):
     np.savez(path / "mine.npz", items=array)
     return ["family=shuffle", "dataset=items", f"dataset.path={path / 'mine.npz'}"]
 
@@ -226,7 +228,7 @@ WRONG = {
         lambda p: ["family=shuffle", "dataset=tsp", f"dataset.path={p / 'none'}"],
         "no such file",
     ),
-    "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
+    "items without a list": (lambda p: write_puzzles(p, np.zeros(7)), "items must be"),
     "labels that points cannot do without": (
         lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"],
         "labels",
@@ -239,14 +241,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_command_lines(run, tmp_path, name):
+def test_wrong_command_lines_are_refused(run, tmp_path, name):
     make, word = WRONG[name]
     words = make(tmp_path)
-    own = any(one.startswith(("experiment=", "family=")) for one in words)
+    chooses_family = any(word.startswith(("experiment=", "family=")) for word in words)
     first = (
         []
-        if own
-        else [word for word in JIGSAW[:2] if not any(one.startswith("dataset=") for one in words)]
+        if chooses_family
+        else [word for word in JIGSAW[:2] if not any(word.startswith("dataset=") for word in words)]
     )
     run(
         "train", *first, *words, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}"
@@ -299,7 +301,7 @@ def test_baselines_report_like_models(run, tmp_path):
 
 
 @pytest.mark.deep
-def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
+def test_weights_that_are_not_finite_are_refused(trained):
     model = load_model(trained)
     with torch.no_grad():
         next(model.averaged.parameters()).fill_(torch.nan)

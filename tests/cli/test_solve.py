@@ -25,8 +25,8 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
     (tmp_path / "pieces").mkdir()
     for k, piece in enumerate(pieces[:9]):
         Image.fromarray(piece.permute(1, 2, 0).numpy()).save(tmp_path / "pieces" / f"{k}.png")
-    again, side = read_pieces(tmp_path / "pieces", None)
-    assert columns == 4 and side == 3 and torch.equal(again, pieces[:9])
+    folder_pieces, side = read_pieces(tmp_path / "pieces", None)
+    assert columns == 4 and side == 3 and torch.equal(folder_pieces, pieces[:9])
     # a picture in order is told from nothing but its borders too
     assert torch.equal(
         arrange_pieces(pieces[torch.from_numpy(truth)], 4).orders[0], torch.arange(12)

@@ -84,8 +84,8 @@ def test_early_stopping_ends_a_run_and_the_same_command_knows_that_it_has_ended(
     assert (
         results["finished"] and results["training_steps"] == 4
     )  # the second validation, no better than the first
-    again = run("train", *words)
-    assert again.code == 0 and "has ended after 4 steps" in again.out
+    restarted = run("train", *words)
+    assert restarted.code == 0 and "has ended after 4 steps" in restarted.out
     log = (tmp_path / "digits/a/train.log").read_text()
     assert (
         log.startswith("# ")
@@ -103,7 +103,7 @@ def test_early_stopping_needs_validation_data(run, tmp_path):
 
 
 @pytest.mark.parametrize("steps, is_said", [(1, False), (2, True)])
-def test_a_warm_up_longer_than_a_tenth_of_the_run_is_said(run, tmp_path, steps, is_said):
+def test_a_warm_up_longer_than_a_tenth_of_the_run_is_printed(run, tmp_path, steps, is_said):
     words = [
         *TINY,
         f"optimizer.warmup_steps={steps}",

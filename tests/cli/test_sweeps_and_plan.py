@@ -1,4 +1,4 @@
-"""A sweep survives its failures; a plan tells and writes nothing."""
+"""A sweep continues after failed jobs; a plan prints the cost of a run and writes nothing."""
 
 import csv
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_jobs_are_numbered_from_0_as_their_folders_in_both_programs(run, tmp_pat
         path for path in table.parent.iterdir() if path.is_dir() and not path.name.startswith(".")
     ]
     sweep = tmp_path / "sampled"
-    drawn = run(
+    sampled = run(
         "sample",
         "-m",
         f"ckpt={rows[0]['run']}",
@@ -60,7 +60,7 @@ def test_jobs_are_numbered_from_0_as_their_folders_in_both_programs(run, tmp_pat
         "seed=3,4",
         f"hydra.sweep.dir={sweep}",
     )
-    assert drawn.code == 0 and "job 1 (2 of 2):" in drawn.out, drawn.err
+    assert sampled.code == 0 and "job 1 (2 of 2):" in sampled.out, sampled.err
     samples = list(csv.DictReader((sweep / "results.csv").open()))
     assert [row["job"] for row in samples] == ["0", "1"]
     for row in samples:
@@ -110,7 +110,7 @@ def test_a_sweep_does_not_start_processes_that_would_sweep_again(run, tmp_path):
     assert outcome.code == 1 and "torchrun" in outcome.err
 
 
-def test_a_plan_tells_and_writes_nothing(run, tmp_path):
+def test_a_plan_prints_and_writes_nothing(run, tmp_path):
     outcome = run(
         "train", *TINY, "plan=true", f"runs_dir={tmp_path / 'runs'}", "trainer.max_steps=1000"
     )
@@ -133,7 +133,7 @@ def test_a_plan_of_counts_does_not_call_them_images(run, tmp_path):
     assert "samples" in outcome.out and "image" not in outcome.out
 
 
-def test_a_plan_tells_what_scores_cost_next_to_training(run, tmp_path):
+def test_a_plan_prints_what_scores_cost_next_to_training(run, tmp_path):
     scores = [
         f"callbacks.scores.{name}"
         for name in ("num_samples=100", "every_n_steps=250", "num_steps_between=2")
@@ -196,7 +196,7 @@ def test_a_plan_needs_no_evaluation_of_a_large_network(run, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_what_a_plan_counts_without_numbers_is_what_is_kept_with_them(channels_last):
+def test_costs_on_tensors_without_storage_equal_measured_ones(channels_last):
     torch.manual_seed(0)
     # masks of dropout are a byte per element on a device, and four on a CPU
     body = NCSNpp(
@@ -209,15 +209,17 @@ def test_what_a_plan_counts_without_numbers_is_what_is_kept_with_them(channels_l
     )
     network = CountNetwork(body, PaperInputs(255), channels_last)
     example = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
-    known = {
+    weight_pointers = {
         value.untyped_storage().data_ptr() for value in (*network.parameters(), *network.buffers())
     }
-    kept = {}
+    saved_bytes = {}
 
     def keep(tensor):
         storage = tensor.untyped_storage()
-        kept.update(
-            {storage.data_ptr(): storage.nbytes()} if storage.data_ptr() not in known else {}
+        saved_bytes.update(
+            {storage.data_ptr(): storage.nbytes()}
+            if storage.data_ptr() not in weight_pointers
+            else {}
         )
         return tensor
 
@@ -229,7 +231,10 @@ def test_what_a_plan_counts_without_numbers_is_what_is_kept_with_them(channels_l
     flops, activations = cost_per_sample(SimpleNamespace(network=network, example=lambda: example))
     assert 0 <= flops - counter.get_total_flops() < 0.01 * flops
     # the plan leaves out copies of two small weights, and what fused attention saves: 1.1 % here
-    assert abs(activations - sum(kept.values())) < (0.1 if channels_last else 0.012) * activations
+    assert (
+        abs(activations - sum(saved_bytes.values()))
+        < (0.1 if channels_last else 0.012) * activations
+    )
 
 
 class Bug:
@@ -243,7 +248,7 @@ class Bug:
         return Bug()
 
 
-def test_a_sweep_knows_how_many_jobs_it_has():
+def test_the_number_of_jobs_of_a_sweep_is_computed():
     assert number_of_jobs(["-m", "seed=1,2,3", "optimizer.lr=1e-3,2e-3", "run_id=a"]) == 6
     assert (
         number_of_jobs(["-m", "hydra/sweeper=optuna", "seed=1,2"]) is None

@@ -62,7 +62,7 @@ def unknown_settings(part, prefix=""):
 
 
 @pytest.mark.parametrize("task, method", PAIRS)
-def test_no_setting_of_another_method_is_left(task, method):
+def test_a_chosen_method_replaces_the_settings_of_a_tasks_own(task, method):
     config = composed(f"task={task}", f"posterior={method}", "ckpt=x", name="sample")
     assert unknown_settings(config) == []
     assert (
@@ -117,7 +117,9 @@ def small_task(task, models):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("task, method", PAIRS)
-def test_every_pair_draws_or_says_why_not(run, models, tmp_path, task, method):
+def test_every_task_and_method_draws_or_is_refused_with_a_reason(
+    run, models, tmp_path, task, method
+):
     steps = "prior.num_steps" if task in EXACT_PRIORS else "sampler.num_steps"
     words = (word.replace("STEPS", steps) for word in METHODS[method])
     small = (

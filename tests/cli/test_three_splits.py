@@ -165,10 +165,12 @@ def test_test_data_change_nothing_but_the_numbers_of_the_final_test(
         json.loads((folder / "metrics.json").read_text())["values"] for folder in (plain, dark)
     ]
     assert values[0]["test/bits_per_dim"] > values[1]["test/bits_per_dim"] + 0.1
-    same = [name for name in values[0] if not name.startswith("test/") and "_test" not in name]
+    shared_names = [
+        name for name in values[0] if not name.startswith("test/") and "_test" not in name
+    ]
     score = "frechet_distance_digits" if reference == "train" else "frechet_distance_digits_val"
-    assert "val/bits_per_dim" in same and score in same
-    assert all(values[0][name] == values[1][name] for name in same)
+    assert "val/bits_per_dim" in shared_names and score in shared_names
+    assert all(values[0][name] == values[1][name] for name in shared_names)
     curves = []
     for folder in (plain, dark):
         with (folder / "metrics.csv").open() as file:
@@ -223,8 +225,8 @@ def test_the_checkpoint_is_the_best_of_validation_and_the_test_is_of_its_model(r
 
 @pytest.mark.deep
 def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path):  # type: ignore[no-untyped-def]
-    without = (*RUN, "metrics=digits", *OFTEN, "dataset.validation=0", f"runs_dir={tmp_path}")
-    outcome = run("train", *without)
+    settings = (*RUN, "metrics=digits", *OFTEN, "dataset.validation=0", f"runs_dir={tmp_path}")
+    outcome = run("train", *settings)
     assert outcome.code == 0, outcome.err
     assert "1,438 training + 0 validation + 359 test samples" in outcome.out
     folder = tmp_path / "digits/a"
@@ -238,14 +240,14 @@ def test_without_validation_data_nothing_is_validated_or_chosen(run, tmp_path): 
             int(row["step"]) + 1 for row in csv.DictReader(file) if row["frechet_distance_digits"]
         ]
     assert scored[:3] == [2, 4, 6]  # between steps, where there is no validation
-    run("train", *without, "callbacks.checkpoints.restore_best=true").assert_refused(
+    run("train", *settings, "callbacks.checkpoints.restore_best=true").assert_refused(
         "the best checkpoint is chosen on validation data, and digits has none",
         "dataset.validation=0.1",
     )
     monitor = "callbacks.checkpoints.monitor=frechet_distance_digits"
-    run("train", *without, monitor).assert_refused("omit callbacks.checkpoints")
+    run("train", *settings, monitor).assert_refused("omit callbacks.checkpoints")
     counts = ("metrics=counts", "callbacks.scores.every_n_steps=2", "run_id=b")
-    run("train", *without, *counts).assert_refused(
+    run("train", *settings, *counts).assert_refused(
         "no validation data to compare samples with during training"
     )
 

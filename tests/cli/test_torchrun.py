@@ -10,7 +10,7 @@ from tests.cli.conftest import ROOT, TINY
 
 
 @pytest.mark.deep
-def test_two_processes_draw_and_score_what_one_does(run, tmp_path):
+def test_two_processes_draw_and_score_the_same_samples_as_one(run, tmp_path):
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
     options = [
         f"ckpt={tmp_path / 'digits/a'}",
@@ -44,11 +44,11 @@ def test_two_processes_draw_and_score_what_one_does(run, tmp_path):
     assert shared.stdout.count("70 samples") == 1
     for file in ("samples.npz", "grid.png"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    one, two = (
+    single_process, two_processes = (
         json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two")
     )
-    assert two["values"] == pytest.approx(one["values"], rel=1e-9)
-    assert two["likelihood"]["test"] == {
-        name: pytest.approx(one["likelihood"]["test"][name], rel=1e-12)
+    assert two_processes["values"] == pytest.approx(single_process["values"], rel=1e-9)
+    assert two_processes["likelihood"]["test"] == {
+        name: pytest.approx(single_process["likelihood"]["test"][name], rel=1e-12)
         for name in ("continuous", "ends")
     }

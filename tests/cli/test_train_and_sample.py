@@ -31,7 +31,7 @@ def trained(run, runs, tmp_path):
     return shutil.copytree(runs / "digits" / "a", tmp_path / "digits" / "a")
 
 
-def test_a_run_directory_holds_all_that_is_promised(trained):
+def test_a_run_directory_has_all_documented_files(trained):
     config = yaml.safe_load((trained / "config.yaml").read_text())
     assert config["trainer"]["max_steps"] == 4 and config["loss"]["scale"] == 1000
     rows = list(csv.DictReader((trained / "metrics.csv").open()))
@@ -50,7 +50,7 @@ def test_a_run_directory_holds_all_that_is_promised(trained):
 
 
 def test_run_directory_checkpoint_and_exported_model_give_the_same_samples(run, trained, tmp_path):
-    drawn = []
+    samples = []
     for number, path in enumerate(
         [trained, trained / "checkpoints" / "last.ckpt", trained / "model"]
     ):
@@ -59,9 +59,9 @@ def test_run_directory_checkpoint_and_exported_model_give_the_same_samples(run, 
             "sample", f"ckpt={path}", "num_samples=6", "seed=3", f"out={out}", "trajectory=true"
         )
         assert outcome.code == 0, outcome.err
-        drawn.append(np.load(out / "samples.npz")["samples"])
+        samples.append(np.load(out / "samples.npz")["samples"])
         assert (out / "grid.png").exists() and Image.open(out / "trajectory.webp").n_frames > 4
-    assert np.array_equal(drawn[0], drawn[1]) and np.array_equal(drawn[0], drawn[2])
+    assert np.array_equal(samples[0], samples[1]) and np.array_equal(samples[0], samples[2])
     state = torch.load(trained / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for path in (
         trained / "checkpoints/last.ckpt",
@@ -137,9 +137,9 @@ def test_a_stopped_run_continues_to_the_same_weights(run, tmp_path):
         assert checkpoint["global_step"] == stops[-1]
         return checkpoint["state_dict"]
 
-    whole, halves = weights("whole", 6), weights("halves", 4, 6)
-    assert whole.keys() == halves.keys()
-    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    uninterrupted, continued = weights("whole", 6), weights("halves", 4, 6)
+    assert uninterrupted.keys() == continued.keys()
+    assert all(torch.equal(uninterrupted[name], continued[name]) for name in uninterrupted)
 
 
 @pytest.mark.deep

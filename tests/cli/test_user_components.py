@@ -1,4 +1,4 @@
-"""A bug in a user's component keeps its traceback; what settings can mend is one line."""
+"""A bug in a user's component keeps its traceback; what settings can fix is one line."""
 
 import pytest
 

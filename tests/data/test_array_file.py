@@ -102,10 +102,12 @@ def test_validation_data_are_those_of_the_file_or_taken_from_its_training_data(
         and torch.bincount(without_val.val_labels).tolist() == [3] * 5
     )
     assert torch.equal(without_val.merge_validation().train, torch.from_numpy(SPECTRA[:30]).int())
-    without = counts(save(tmp_path, train=SPECTRA[:30], test=SPECTRA[40:]), validation=0)
-    assert len(without.val) == without.size("val") == 0 and torch.equal(
-        without.train, without_val.merge_validation().train
+    data_without_validation = counts(
+        save(tmp_path, train=SPECTRA[:30], test=SPECTRA[40:]), validation=0
     )
+    assert len(data_without_validation.val) == data_without_validation.size(
+        "val"
+    ) == 0 and torch.equal(data_without_validation.train, without_val.merge_validation().train)
 
 
 def test_samples_keep_their_labels(tmp_path: Path) -> None:
@@ -246,13 +248,13 @@ def test_letters_of_a_table_are_counts_and_other_columns_labels(tmp_path: Path) 
     (tmp_path / "enhancers.csv").write_text("\n".join(rows))
     data = counts(tmp_path / "enhancers.csv", sequences="seq", labels="hepg2", bins=2, holdout=0.2)
     assert data.max_count == 3 and data.shape == (4,) and data.num_classes == 2
-    both = torch.cat([data.train, data.val, data.test])
-    assert sorted(map(tuple, both.tolist())) == sorted(
+    all_samples = torch.cat([data.train, data.val, data.test])
+    assert sorted(map(tuple, all_samples.tolist())) == sorted(
         [(0, 1, 2, 3), (3, 3, 2, 0), (1, 1, 1, 1), (2, 0, 3, 0)] * 5
     )
     upside_down = counts(tmp_path / "enhancers.csv", sequences="seq", letters="TGCA", holdout=0.2)
     assert (
-        torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + both.sum()
+        torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + all_samples.sum()
     ).item() == 3 * 80
     for settings, message in (
         ({"sequences": "hepg2"}, "must be a column of words"),

@@ -67,8 +67,8 @@ def test_classes_have_the_requested_fractions_to_within_half_a_sample() -> None:
     assert (
         kinds.tolist() == [0, 2] and int(times[0]) == rare and abs(int(times[1]) - rare / 3) <= 0.5
     )
-    everything = DATA.select_condition(TEST[1])
-    assert torch.equal(everything.test, DATA.test)
+    one_class = DATA.select_condition(TEST[1])
+    assert torch.equal(one_class.test, DATA.test)
 
 
 def test_covariates_lie_between_the_requested_levels() -> None:

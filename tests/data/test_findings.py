@@ -281,8 +281,8 @@ def test_only_readings_of_a_camera_are_narrower_than_mixtures_of_poisson_counts(
 
 def test_proposed_settings_fix_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The proposed command has no finding, and gives the counts before the faults."""
-    right = photons().reshape(N, -1)[:, 60:90]
-    path = write(np.concatenate([RUNNING[:, None], right], 1) * 2 + 100, tmp_path)
+    expected_columns = photons().reshape(N, -1)[:, 60:90]
+    path = write(np.concatenate([RUNNING[:, None], expected_columns], 1) * 2 + 100, tmp_path)
     with pytest.raises(SystemExit) as exit_info:
         main([str(path)])
     out = capsys.readouterr().out
@@ -292,7 +292,9 @@ def test_proposed_settings_fix_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     main([str(path), *settings])
     assert "found:" not in capsys.readouterr().out
     data = counts(path, offset=100, gain=2, exclude=[0])
-    assert sorted(torch.cat([data.train, data.val, data.test]).tolist()) == sorted(right.tolist())
+    assert sorted(torch.cat([data.train, data.val, data.test]).tolist()) == sorted(
+        expected_columns.tolist()
+    )
     assert data.facts["units"] == [100, 2] and data.facts["sample_shape"] == [30]
 
 

@@ -46,8 +46,8 @@ def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
         and data.test_observed is not None
         and "missing" in str(data)
     )
-    both = torch.cat([data.train_observed, data.val_observed, data.test_observed])
-    assert sorted(both.sum(1).tolist()) == sorted(SEEN.sum(1).tolist())
+    observed = torch.cat([data.train_observed, data.val_observed, data.test_observed])
+    assert sorted(observed.sum(1).tolist()) == sorted(SEEN.sum(1).tolist())
     batch = data.batch("train", torch.arange(50))
     assert not batch["x0"][~batch["observed"]].any() and torch.equal(
         batch["observed"], data.train_observed[:50]

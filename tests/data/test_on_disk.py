@@ -61,20 +61,23 @@ def save_photos(path: Path) -> Path:
 
 
 SETS = {
-    "integers": lambda at: (save_npy(at / "x.npy", CELLS), {"labels": "total"}),
-    "images": lambda at: (
-        save_npy(at / "x.npy", GENERATOR.poisson(30, (300, 6, 7)).astype(">u2")),
+    "integers": lambda folder: (save_npy(folder / "x.npy", CELLS), {"labels": "total"}),
+    "images": lambda folder: (
+        save_npy(folder / "x.npy", GENERATOR.poisson(30, (300, 6, 7)).astype(">u2")),
         {},
     ),
-    "numbers": lambda at: (
-        save_npy(at / "x.npy", CELLS.astype(np.float32)),
+    "numbers": lambda folder: (
+        save_npy(folder / "x.npy", CELLS.astype(np.float32)),
         {"columns": [1, 5, 2], "exclude": [5]},
     ),
-    "units": lambda at: (save_npy(at / "x.npy", 7 + 3 * CELLS), {"offset": 7, "gain": 3}),
-    "sparse": lambda at: (save_sparse(at / "x.npz"), {"covariates": "total"}),
-    "h5ad": lambda at: (save_h5ad(at / "x.h5ad"), {"labels": "kind", "columns": ["3", "0"]}),
-    "zarr": lambda at: (save_h5ad(at / "x.zarr"), {}),
-    "photos": lambda at: (save_photos(at / "photos"), {"size": 8}),
+    "units": lambda folder: (save_npy(folder / "x.npy", 7 + 3 * CELLS), {"offset": 7, "gain": 3}),
+    "sparse": lambda folder: (save_sparse(folder / "x.npz"), {"covariates": "total"}),
+    "h5ad": lambda folder: (
+        save_h5ad(folder / "x.h5ad"),
+        {"labels": "kind", "columns": ["3", "0"]},
+    ),
+    "zarr": lambda folder: (save_h5ad(folder / "x.zarr"), {}),
+    "photos": lambda folder: (save_photos(folder / "photos"), {"size": 8}),
 }
 
 

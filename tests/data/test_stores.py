@@ -212,10 +212,10 @@ def test_labels_are_names_numbers_and_both(tmp_path: Path) -> None:
     assert data.num_classes == 6 and data.class_names[0] == "B cell, dose 0.5..1.25"
     totals = counts(path, labels="total", group="dose", bins=3)
     assert totals.class_names[0].startswith("total 0..") and totals.train_labels is not None
-    both = counts(path, labels="dose", covariates=["type", "total"], bins=2)
+    data = counts(path, labels="dose", covariates=["type", "total"], bins=2)
     assert (
-        both.covariates["type"] == ("B cell", "NK", "T cell")
-        and both.class_names[0] == "dose 0.5..1.25"
+        data.covariates["type"] == ("B cell", "NK", "T cell")
+        and data.class_names[0] == "dose 0.5..1.25"
     )
     means = torch.stack(
         [totals.train[totals.train_labels == k].float().sum(1).mean() for k in range(3)]

@@ -167,8 +167,8 @@ def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     content = codec.encode(counts := rng.poisson(0.5, (90, 1, 5, 5)).clip(0, 16))
     assert content[:4] == b"BLK2" and np.array_equal(codec.decode(), counts)
-    same = codec.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (90, 1, 1, 1)))
-    assert same[:4] == b"BLKX" and len(codec.decode()) == 90
+    report = codec.encode(np.tile(np.arange(25).reshape(1, 1, 5, 5) % 17, (90, 1, 1, 1)))
+    assert report[:4] == b"BLKX" and len(codec.decode()) == 90
     header = files.FILE_HEADER.size
     for wrong in (
         content[:-1],
@@ -178,14 +178,14 @@ def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
         content[:9],
         content[:header] + bytes(40),
         content[:60] + bytes([content[60] ^ 1]) + content[61:],
-        same[:-9],
-        same[:20] + bytes(20) + same[40:],
+        report[:-9],
+        report[:20] + bytes(20) + report[40:],
         content[:4] + files.FILE_HEADER.pack(b"", 91, 3, 64, 0)[4:] + content[header:],
         files.FILE_HEADER.pack(b"BLK2", 2**60, 65_535, 64, 0),
         files.FILE_HEADER.pack(b"BLK2", 3, 0, 64, 0),
         files.FILE_HEADER.pack(b"BLK2", 3, 4, 0, 0),
         files.FILE_HEADER.pack(b"BLK2", 3, 4, 64, 2),
-        files.XZ_HEADER.pack(b"BLKX", 2**60) + same[12:],
+        files.XZ_HEADER.pack(b"BLKX", 2**60) + report[12:],
         *(
             files.FILE_HEADER.pack(b"BLK2", 20, 4, 64, 0)
             + files.PART_HEADER.pack(some, size, lanes, bytes(16))

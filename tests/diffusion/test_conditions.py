@@ -238,9 +238,11 @@ def test_samples_are_compared_with_held_out_data_of_their_classes() -> None:
         UserError, match=r"class names of toy are \['b', 'a'\], those of the model \['a', 'b'\]"
     ):
         draw.compared_with(reordered)
-    known = KnownElements(torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, dtype=torch.bool))
+    known_elements = KnownElements(
+        torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, dtype=torch.bool)
+    )
     inpainting_draw = CountDraw(
-        model, model.sampler, {}, None, known, condition={"inpaint": "x.npz"}
+        model, model.sampler, {}, None, known_elements, condition={"inpaint": "x.npz"}
     )
     with pytest.raises(
         UserError, match="no held-out data are known under inpaint: omit one of the two"

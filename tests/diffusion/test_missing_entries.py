@@ -78,8 +78,8 @@ def test_missing_entries_do_not_affect_gradients() -> None:
         model = make_model(200)
         model.training_step(make_batch(x0, OBSERVED)).backward()
         grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    for other in grads[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(grads[0], other, strict=True))
+    for gradient in grads[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(grads[0], gradient, strict=True))
     model = make_model(200)
     model.training_step(make_batch(X0, torch.zeros_like(OBSERVED))).backward()
     assert all(float(p.grad.abs().max()) == 0 for p in model.parameters() if p.grad is not None)

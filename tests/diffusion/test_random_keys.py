@@ -73,8 +73,12 @@ def test_no_two_uses_of_a_seed_share_a_key(keys, seed):
 def test_a_sample_uses_no_key_twice(keys, particles):
     model = from_data(COUNTS, BODY, seed=0).model.eval()
     sampler = Sampler(num_steps=5, correction=Correction(2), inpainting_particles=particles)
-    known = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
-    list(model.batches(torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known)))
+    known_elements = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
+    list(
+        model.batches(
+            torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known_elements)
+        )
+    )
     assert len(keys) == len(set(keys)) > 6 * 5
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from blackout.distributed import computed_once, first_process_first, my_batches, my_samples
+from blackout.distributed import compute_once, first_process_first, my_batches, my_samples
 from blackout.errors import UserError
 from blackout.evaluation import ImageScorer
 from tests import processes
@@ -49,7 +49,7 @@ def error_of_first_process(rank: int) -> str:
         raise ValueError("only the first process knows")
 
     with pytest.raises(UserError) as caught:
-        computed_once(fail)
+        compute_once(fail)
     return str(caught.value)
 
 

@@ -32,9 +32,9 @@ from blackout.flows.targets.lattice import kaufman_log_z, transfer_matrix
 class BruteForce(Target):
     """Another target, reduced to its log-density."""
 
-    def __init__(self, other: Target) -> None:
-        super().__init__(other.levels, other.shape)
-        self.other = other
+    def __init__(self, target: Target) -> None:
+        super().__init__(target.levels, target.shape)
+        self.other = target
 
     def log_density(self, x: Tensor) -> Tensor:
         return self.other.log_density(x)
@@ -66,8 +66,10 @@ def test_log_ratios_match_brute_force(target: Target) -> None:
     for group in target.independent_sites():
         y = x.clone()
         y[:, group[0]] = (y[:, group[0]] + 1) % target.levels
-        other = group[1:]
-        assert torch.allclose(target.log_ratios(y)[:, other], expected[:, other], atol=1e-10)
+        other_states = group[1:]
+        assert torch.allclose(
+            target.log_ratios(y)[:, other_states], expected[:, other_states], atol=1e-10
+        )
     assert sum(len(group) for group in target.independent_sites()) == target.sites
 
 

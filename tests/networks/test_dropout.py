@@ -44,8 +44,8 @@ def test_shares_of_a_batch_have_the_masks_of_the_whole(
 ) -> None:
     x = share_of(torch.randn(BATCH * rows_per_sample, *SHAPES[name]), 0, 1)
     torch.manual_seed(3)
-    whole = Dropout(0.3)
-    expected = (compiled(whole) if is_compiled else whole)(x)
+    dropout = Dropout(0.3)
+    expected = (compiled(dropout) if is_compiled else dropout)(x)
     for num_processes in (1, 2, 3, 4):
         for rank in range(num_processes):
             layer = Dropout(0.3)
@@ -73,8 +73,8 @@ def test_bits_do_not_depend_on_rows_or_device_operations() -> None:
     number = first[:, None] + torch.arange(37)
     bits = random_bits(9, first, 37)
     assert bits.dtype == torch.int16 and torch.equal(bits.long(), bits_at(torch.tensor(9), number))
-    many = random_bits(9, torch.zeros(1, dtype=torch.int64), 100_000)[0].double()
-    assert abs(many.mean()) < 4 * 65_536 / math.sqrt(12 * 100_000)
+    bits = random_bits(9, torch.zeros(1, dtype=torch.int64), 100_000)[0].double()
+    assert abs(bits.mean()) < 4 * 65_536 / math.sqrt(12 * 100_000)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -91,16 +91,16 @@ def test_dropout_keeps_its_share_and_its_mean_and_gradients_pass_where_values_do
     y = layer(x)
     torch.manual_seed(1)
     assert torch.equal(y, layer(x)) and not torch.equal(y, layer(x)) and y.stride() == x.stride()
-    kept = (y != 0).double()
-    assert torch.equal(y, (kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(
+    is_kept = (y != 0).double()
+    assert torch.equal(y, (is_kept / (1 - dropped)).float()) and y.mean().item() == pytest.approx(
         1, abs=0.02
     )
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
     error = 4 * math.sqrt(p * (1 - p) / x.numel())
-    assert kept.mean().item() == pytest.approx(1 - dropped, abs=error)
+    assert is_kept.mean().item() == pytest.approx(1 - dropped, abs=error)
     for axis in range(4):  # neighbours are independent
-        after = kept.narrow(axis, 1, x.shape[axis] - 1)
-        before = kept.narrow(axis, 0, x.shape[axis] - 1)
+        after = is_kept.narrow(axis, 1, x.shape[axis] - 1)
+        before = is_kept.narrow(axis, 0, x.shape[axis] - 1)
         assert (after * before).mean().item() == pytest.approx((1 - dropped) ** 2, abs=2 * error)
     assert layer.eval()(x) is x

@@ -72,10 +72,13 @@ def swapped(x: Tensor, site: int, state: Tensor) -> Tensor:
 
 
 def ratios(x: Tensor, levels: int) -> Tensor:
-    here = log_density(x, levels)
+    current_log_density = log_density(x, levels)
     sites = [
         torch.stack(
-            [log_density(swapped(x, i, torch.tensor(tau)), levels) - here for tau in range(levels)],
+            [
+                log_density(swapped(x, i, torch.tensor(tau)), levels) - current_log_density
+                for tau in range(levels)
+            ],
             -1,
         )
         for i in range(SITES)
@@ -126,12 +129,12 @@ def test_scores_depend_on_every_other_site_and_on_time(name: str) -> None:
 
     if name == "lesite, heat bath":
         pytest.skip("the heat-bath term vanishes for a flat target: the network equals lesite")
-    here = score(x)
+    scores = score(x)
     for site in range(SITES):
-        there = score(swapped(x, site, (x[:, site] + 1) % 3))
-        changed = (there - here).abs().amax((0, 2)) > 1e-9
-        assert changed.tolist() == [other != site for other in range(SITES)]
-    assert bool(((score(x, t + 0.4) - here).abs().amax((0, 2)) > 1e-9).all())
+        changed_scores = score(swapped(x, site, (x[:, site] + 1) % 3))
+        changed = (changed_scores - scores).abs().amax((0, 2)) > 1e-9
+        assert changed.tolist() == [index != site for index in range(SITES)]
+    assert bool(((score(x, t + 0.4) - scores).abs().amax((0, 2)) > 1e-9).all())
 
 
 def test_a_mask_shifted_by_one_leaks() -> None:

@@ -49,9 +49,11 @@ def shuffle_pieces(image, rows, columns, seed=1):
 def sum_of_neighbours(scores, order, columns):
     """Return the total score of neighbours in an arrangement."""
     n = len(order)
-    right = sum(scores[0, order[i], order[i + 1]] for i in range(n - 1) if (i + 1) % columns)
+    horizontal_sum = sum(
+        scores[0, order[i], order[i + 1]] for i in range(n - 1) if (i + 1) % columns
+    )
     below = sum(scores[1, order[i], order[i + columns]] for i in range(n - columns))
-    return float(right + below)
+    return float(horizontal_sum + below)
 
 
 @pytest.mark.parametrize("rows, columns", [(2, 2), (2, 3), (3, 2)])

@@ -344,10 +344,10 @@ def test_beams_find_the_most_probable_order_of_five_items(reverse):
     )
     assert torch.allclose(places, expected, atol=1e-6)
     assert bool(is_certified(log_probs).all())
-    right = torch.isclose(
+    is_optimal = torch.isclose(
         exact.gather(1, lexicographic_rank(narrow_orders[:, :1])), highest, atol=1e-6
     ).squeeze(1)
-    assert bool((right | ~is_certified(narrow_log_probs)).all()) and not bool(
+    assert bool((is_optimal | ~is_certified(narrow_log_probs)).all()) and not bool(
         is_certified(narrow_log_probs[:, :1] - 5).any()
     )
 

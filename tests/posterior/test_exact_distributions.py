@@ -181,5 +181,5 @@ def test_a_classifier_of_sequences_finds_a_motif_at_any_place():
     data = CountData("words", x[:500], x[500:], 3, labels[:500], labels[500:])
     oracle = LearnedClassifier(500, 60)
     oracle.learn(data, 3)
-    right = (oracle(x[500:]).argmax(1) == labels[500:])[absent[500:]]
-    assert absent.double().mean() > 0.9 and right.double().mean() > 0.9
+    is_correct = (oracle(x[500:]).argmax(1) == labels[500:])[absent[500:]]
+    assert absent.double().mean() > 0.9 and is_correct.double().mean() > 0.9

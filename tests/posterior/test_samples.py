@@ -211,10 +211,10 @@ def test_particles_reach_the_posterior_of_a_likelihood_with_zeros():
 def all_alike(x, t):
     """The exact denoiser of bits that are all 0 or all 1, as often."""
     odds = (2 * x.double() - 1).sum(1, keepdim=True) * -(torch.tanh(t / 2)).log()
-    both = torch.stack(
+    results = torch.stack(
         [torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1
     )
-    return CategoricalPrediction(both.expand(-1, -1, x.shape[1]).float())
+    return CategoricalPrediction(results.expand(-1, -1, x.shape[1]).float())
 
 
 def test_greedy_particles_are_valued_by_their_own_guesses():

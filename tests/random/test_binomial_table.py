@@ -25,15 +25,15 @@ def test_counts_have_the_binomial_distribution(n: int, is_shared: bool) -> None:
         p = torch.tensor(probability, dtype=torch.float64)
         same_counts = torch.full((40, 5000), n, dtype=torch.uint8)
         other_counts = random_counts(40, 5000)  # larger counts in the batch enlarge the tables
-        drawn = binomial(
+        draws = binomial(
             torch.cat([same_counts, other_counts]),
             p if is_shared else p.expand(80, 1),
             SampleStreams(n, torch.arange(80)).step(0),
         )[:40]
         if n:
-            assert_distribution(drawn, stats.binom(n, probability))
+            assert_distribution(draws, stats.binom(n, probability))
         else:
-            assert not drawn.any()
+            assert not draws.any()
 
 
 def test_a_sample_draws_the_same_in_any_batch() -> None:
@@ -74,25 +74,25 @@ def test_complete_tables_of_digits_are_exact_for_every_probability(monkeypatch) 
     n = torch.full((2, 100_000), 77, dtype=torch.uint8)
     flipped = torch.zeros(2, dtype=torch.bool)
     draw = SampleStreams(2, torch.arange(2)).step(0).next_draw()
-    drawn = binomial_table.look_up(draw, n, flipped, digits, tables)
+    draws = binomial_table.look_up(draw, n, flipped, digits, tables)
     for k in range(2):
-        assert_distribution(drawn[k], stats.binom(77, float(p[k])))
+        assert_distribution(draws[k], stats.binom(77, float(p[k])))
 
 
 def test_a_generator_determines_the_draws() -> None:
     n = random_counts(4)
     p = torch.tensor(0.3, dtype=torch.float64)
     first = binomial(n, p, torch.Generator().manual_seed(3))
-    again = binomial(n, p, torch.Generator().manual_seed(3))
-    other = binomial(n, p, torch.Generator().manual_seed(4))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    repeated = binomial(n, p, torch.Generator().manual_seed(3))
+    other_draws = binomial(n, p, torch.Generator().manual_seed(4))
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, other_draws)
 
 
 def test_draws_do_not_depend_on_the_memory_layout() -> None:
     n = random_counts(64, 96)
     transposed = n.T.contiguous().T
     for p in (torch.tensor(0.01), torch.tensor(0.3), torch.full((64, 1), 0.3)):
-        drawn = binomial(n, p.double(), SampleStreams(0, torch.arange(64)).step(0))
-        other = binomial(transposed, p.double(), SampleStreams(0, torch.arange(64)).step(0))
-        assert torch.equal(drawn, other)
+        draws = binomial(n, p.double(), SampleStreams(0, torch.arange(64)).step(0))
+        other_draws = binomial(transposed, p.double(), SampleStreams(0, torch.arange(64)).step(0))
+        assert torch.equal(draws, other_draws)

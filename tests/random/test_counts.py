@@ -35,32 +35,32 @@ def random_source(kind: str, seed: int) -> RandomSource:
 @pytest.mark.parametrize("p", PROBABILITIES)
 def test_binomial_counts_have_their_distribution(kind: str, n: int, p: float) -> None:
     counts = torch.full(SHAPE, n, dtype=torch.int32)
-    drawn = binomial(counts, torch.tensor(p, dtype=torch.float64), random_source(kind, n + 1))
-    assert drawn.dtype == counts.dtype
-    assert int(drawn.min()) >= 0
-    assert int(drawn.max()) <= n
+    draws = binomial(counts, torch.tensor(p, dtype=torch.float64), random_source(kind, n + 1))
+    assert draws.dtype == counts.dtype
+    assert int(draws.min()) >= 0
+    assert int(draws.max()) <= n
     if n == 0 or p in (0.0, 1.0):
-        assert torch.equal(drawn, counts * int(p))
+        assert torch.equal(draws, counts * int(p))
     else:
-        assert_distribution(drawn, stats.binom(n, p))
+        assert_distribution(draws, stats.binom(n, p))
 
 
 @pytest.mark.parametrize("kind", ["generator", "streams"])
 @pytest.mark.parametrize("rate", RATES)
 def test_poisson_counts_have_their_distribution(kind: str, rate: float) -> None:
-    drawn = poisson(torch.full(SHAPE, rate), random_source(kind, 5))
-    assert torch.equal(drawn, drawn.round())
+    draws = poisson(torch.full(SHAPE, rate), random_source(kind, 5))
+    assert torch.equal(draws, draws.round())
     if rate:
-        assert_distribution(drawn, stats.poisson(rate))
+        assert_distribution(draws, stats.poisson(rate))
     else:
-        assert not drawn.any()
+        assert not draws.any()
 
 
 @pytest.mark.parametrize("kind", ["generator", "streams"])
 def test_bernoulli_draws_have_their_mean(kind: str) -> None:
-    drawn = bernoulli(torch.full(SHAPE, 0.3, dtype=torch.float64), random_source(kind, 1))
+    draws = bernoulli(torch.full(SHAPE, 0.3, dtype=torch.float64), random_source(kind, 1))
     standard_error = (0.3 * 0.7 / NUM_DRAWS) ** 0.5
-    assert float(drawn.double().mean()) == pytest.approx(0.3, abs=5 * standard_error)
+    assert float(draws.double().mean()) == pytest.approx(0.3, abs=5 * standard_error)
 
 
 def test_elements_with_other_parameters_do_not_matter() -> None:
@@ -79,8 +79,8 @@ def test_complement_keeps_rare_failures_exact() -> None:
     n = torch.full((1000, 1000), 65535, dtype=torch.int32)
     t = torch.tensor(1e-9).double()
     source = SampleStreams(0, torch.arange(1000)).step(0)
-    drawn = binomial(n, torch.exp(-t), source, complement=-torch.expm1(-t))
-    num_failures = int((n - drawn).sum())
+    draws = binomial(n, torch.exp(-t), source, complement=-torch.expm1(-t))
+    num_failures = int((n - draws).sum())
     expected = 65.5  # 10^6 elements of 65535 units
     assert abs(num_failures - expected) < 5 * expected**0.5
 

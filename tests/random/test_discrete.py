@@ -21,10 +21,10 @@ def test_categories_have_the_probabilities_of_their_weights(kind: str) -> None:
     streams = SampleStreams(2, torch.arange(NUM_DRAWS // 100))
     weights = torch.tensor([2.0, 0.0, 5.0, 0.3, 0.7, 0.0], dtype=torch.float64)
     source = generator if kind == "generator" else streams.step(0)
-    drawn = categorical(weights.expand(NUM_DRAWS // 100, 100, 6), source)
-    assert drawn.dtype == torch.int64
+    draws = categorical(weights.expand(NUM_DRAWS // 100, 100, 6), source)
+    assert draws.dtype == torch.int64
 
-    observed = np.bincount(drawn.flatten().numpy(), minlength=6)
+    observed = np.bincount(draws.flatten().numpy(), minlength=6)
     is_possible = weights.numpy() > 0
     expected = NUM_DRAWS * weights.numpy()[is_possible] / 8
     assert not observed[~is_possible].any()

@@ -31,7 +31,7 @@ def step_streams(num_samples: int = 4) -> StepStreams:
     return SampleStreams(3, torch.arange(num_samples)).step(1)
 
 
-def test_numba_draws_what_torch_draws(numba_draws) -> None:
+def test_numba_and_torch_draw_equal_counts(numba_draws) -> None:
     assert differing_cases(numba_draws, num_samples=40, num_elements=500) == []
 
 

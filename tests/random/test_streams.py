@@ -31,8 +31,8 @@ def test_every_part_of_the_address_matters() -> None:
     step.next_draw()
     other_draw = step.next_draw().uniform((1, 64))
     other_attempt = SampleStreams(0, first).step(0).next_draw().uniform((1, 64), 1)
-    for other in (other_seed, other_sample, other_step, other_draw, other_attempt):
-        assert not torch.isclose(numbers, other, atol=1e-6, rtol=0).any()
+    for changed_draw in (other_seed, other_sample, other_step, other_draw, other_attempt):
+        assert not torch.isclose(numbers, changed_draw, atol=1e-6, rtol=0).any()
 
 
 def test_particles_have_their_own_streams_whatever_their_number() -> None:

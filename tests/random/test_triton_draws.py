@@ -26,7 +26,7 @@ POINTER_TYPES = {
 }
 
 
-def test_triton_draws_what_torch_draws() -> None:
+def test_triton_and_torch_draw_equal_counts() -> None:
     command = [sys.executable, "-m", "tests.random.interpreted_kernels"]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -411,13 +411,13 @@ def _all_choices(group: str) -> list[str]:
 
 def _choices_of(group: str, package: str) -> list[str]:
     """Return the choices of a group whose component belongs to a package."""
-    found = []
+    cases = []
     for choice in choices(group):
         settings = settings_of(group, choice)
         target = settings.get("_target_") if isinstance(settings, Mapping) else None
         if str(target).startswith(f"{package}."):
-            found.append(f"{group}={choice}")
-    return _not_empty(f"{group} of {package}", found)
+            cases.append(f"{group}={choice}")
+    return _not_empty(f"{group} of {package}", cases)
 
 
 def _distinct_choices(group: str) -> list[str]:

@@ -57,9 +57,9 @@ def test_configurations_are_restored_from_their_differences():
 
 def test_hashes_depend_on_values_type_and_shape():
     x = np.arange(6)
-    others = [x[::-1], x.astype(np.int32), x.reshape(2, 3), x + 1]
-    hashes = {hash_array(array) for array in [x, *others]}
-    assert len(hashes) == 1 + len(others) and hash_array(x.copy()) == hash_array(x)
+    changed_arrays = [x[::-1], x.astype(np.int32), x.reshape(2, 3), x + 1]
+    hashes = {hash_array(array) for array in [x, *changed_arrays]}
+    assert len(hashes) == 1 + len(changed_arrays) and hash_array(x.copy()) == hash_array(x)
 
 
 def test_fixed_weights_do_not_depend_on_the_initial_ones():

@@ -5,6 +5,7 @@ The parent must not have trained anything, since torch's autograd does not survi
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -116,3 +117,6 @@ def preload() -> None:
     importlib.import_module("blackout.random.numba_draws")
     gc.collect()
     gc.freeze()  # garbage collection in forks skips inherited objects
+    # At exit they are collected as usual. Otherwise nanobind, with which Triton is bound to Python,
+    # reports its objects as leaked.
+    atexit.register(gc.unfreeze)

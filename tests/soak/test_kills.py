@@ -30,6 +30,12 @@ def test_killed_runs_have_the_same_results():
 
 
 @pytest.mark.deep
+def test_a_process_that_starts_forks_ends_without_a_report_of_leaks():
+    outcome = processes.run("-c", "from tests.soak import forks; forks.preload()")
+    assert outcome.returncode == 0 and "leaked" not in outcome.stderr, outcome.stderr
+
+
+@pytest.mark.deep
 def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: F811
     options = [
         *(o for o in TINY if "devices" not in o),

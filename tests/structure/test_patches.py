@@ -96,7 +96,9 @@ def test_other_packages_are_neither_patched_nor_used_by_private_names(find) -> N
         name = str(path.relative_to(ROOT))
         places = find(ast.parse(path.read_text()))
         violations += [
-            f"{name}:{line}: {what}" for line, what in places if (name, what) != COMMAND_LINE
+            f"{name}:{line}: {expression}"
+            for line, expression in places
+            if (name, expression) != COMMAND_LINE
         ]
     assert violations == []
 

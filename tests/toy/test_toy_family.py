@@ -77,7 +77,7 @@ def test_models_are_loaded_only_if_trusted(run, uninterrupted, tmp_path):  # noq
     refused.assert_refused("tests.toy")
 
 
-def test_one_and_two_processes_sample_alike(run, uninterrupted, tmp_path):  # noqa: F811
+def test_one_and_two_processes_draw_equal_samples(run, uninterrupted, tmp_path):  # noqa: F811
     options = [
         f"ckpt={uninterrupted / 'toy/whole'}",
         *SAMPLE,

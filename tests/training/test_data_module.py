@@ -88,7 +88,7 @@ def test_batches_are_copies_of_the_data(numbered: CountData) -> None:
     assert torch.equal(numbered.train, before)
 
 
-def test_a_stream_can_start_anywhere_and_go_on(numbered: CountData) -> None:
+def test_batches_can_start_at_any_number_and_continue(numbered: CountData) -> None:
     uninterrupted = indices(TrainLoader(numbered, 5), 20)
     assert torch.equal(indices(TrainLoader(numbered, 5, start_batch=13), 7), uninterrupted[65:])
     interrupted = TrainLoader(numbered, 5)
@@ -285,7 +285,7 @@ def saver(folder: Path, **settings: Any) -> ModelCheckpoint:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("stop", [3, 7])
-def test_a_resumed_run_sees_what_the_uninterrupted_one_saw(
+def test_a_resumed_run_trains_on_the_same_batches_as_an_uninterrupted_one(
     numbered: CountData, tmp_path: Path, accumulate: int, stop: int
 ) -> None:
     uninterrupted = Recorder()

@@ -82,9 +82,11 @@ def family_and_model(request):
 
 def test_samples_of_a_model_are_those_of_its_draw_bit_for_bit(family_and_model):
     family, model = family_and_model
-    each = 1 if isinstance(model, GraphFlow) else 6  # solutions of every graph, or samples
-    draw = family.draw(model, {"num_samples": each})
-    number = min(6, draw.rows(each))
+    samples_per_input = (
+        1 if isinstance(model, GraphFlow) else 6
+    )  # solutions of every graph, or samples
+    draw = family.draw(model, {"num_samples": samples_per_input})
+    number = min(6, draw.rows(samples_per_input))
     expected = torch.cat(
         [samples["samples"].cpu() for _, samples in draw.batches(torch.arange(number), 3)]
     )

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from blackout import load_model
-from blackout.cli.run_directory import check_run, run_directory, running, write_settings
+from blackout.cli.run_directory import check_run, locked_run, run_directory, write_settings
 from blackout.component import thaw
 from blackout.data import CountData
 from blackout.diffusion import CountDiffusion
@@ -203,7 +203,7 @@ def test_a_run_of_any_name_is_refused_or_continued(tmp_path, place):
         }
         changed = config | ({"dataset": {"path": name}} if place == "setting" else {place: name})
         try:
-            with running(run_directory(changed, "x")) as directory:
+            with locked_run(run_directory(changed, "x")) as directory:
                 check_run(directory, changed)
                 write_settings(directory, changed)
         except UserError as error:

@@ -16,12 +16,14 @@ from blackout.training.step_callbacks import NonFiniteGuard
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():
     warm = Optimization(warmup_steps=4)
-    both = Optimization(warmup_steps=4, decay_steps=10)
+    optimization = Optimization(warmup_steps=4, decay_steps=10)
     assert [warm.lr_factor(step) for step in (0, 1, 3, 4, 1000)] == [0.25, 0.5, 1, 1, 1]
     for step in range(12):
         cosine = (1 + math.cos(math.pi * min(1, step / 10))) / 2
-        assert both.lr_factor(step) == pytest.approx(warm.lr_factor(step) * cosine, abs=1e-15)
-    assert Optimization().lr_factor(0) == 1 and both.lr_factor(10) == 0
+        assert optimization.lr_factor(step) == pytest.approx(
+            warm.lr_factor(step) * cosine, abs=1e-15
+        )
+    assert Optimization().lr_factor(0) == 1 and optimization.lr_factor(10) == 0
     noam = Optimization(warmup_steps=4, noam=True)
     assert [noam.lr_factor(step) for step in (0, 3, 15)] == [0.25, 1, 0.5]
 

@@ -40,7 +40,7 @@ def test_sampling_prints_its_progress(monkeypatch, capsys):
                 watch(step, 2, None)
             yield torch.tensor([number]), {}
 
-    assert [len(numbers) for numbers, _ in sample_batches.with_progress(batches, 2, 3, None)] == [
+    assert [len(numbers) for numbers, _ in sample_batches.show_progress(batches, 2, 3, None)] == [
         1,
         1,
         0,

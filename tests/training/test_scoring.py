@@ -82,9 +82,9 @@ def state(module):
     }
 
 
-def same(a, b):
+def states_are_equal(a, b):
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+        return a.keys() == b.keys() and all(states_are_equal(a[name], b[name]) for name in a)
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
@@ -101,7 +101,7 @@ class Watched(Scores):
             part.training = number % 3 == 0
         before = state(pl_module)
         super().on_validation_epoch_end(trainer, pl_module)
-        self.undisturbed.append(same(before, state(pl_module)))
+        self.undisturbed.append(states_are_equal(before, state(pl_module)))
         for part, mode in modes.items():
             part.training = mode
 
@@ -126,7 +126,7 @@ def test_scoring_leaves_everything_as_it_was(scorer):
     scores = Watched(scorer, SAMPLES, every_n_steps=2)
     module = trained(scores)
     assert scores.undisturbed == [True] * 3 and scores.values["frechet_distance_tiny"] > 0
-    assert same(module.state_dict(), trained().state_dict())
+    assert states_are_equal(module.state_dict(), trained().state_dict())
 
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
@@ -178,7 +178,7 @@ def test_without_validation_data_scores_are_computed_between_steps(scorer, every
             if "frechet_distance_tiny" in metrics:
                 logged[step + 1] = metrics["frechet_distance_tiny"]
 
-    without = replace(DATA, val=torch.empty(0))
+    data_without_validation = replace(DATA, val=torch.empty(0))
     scores = Scores(scorer, SAMPLES, every_n_steps=every)
     trainer = pl.Trainer(
         **{**TRAINER, "logger": Noted()},
@@ -189,9 +189,9 @@ def test_without_validation_data_scores_are_computed_between_steps(scorer, every
         callbacks=[scores],
         enable_checkpointing=False,
     )
-    trainer.fit(module := make_module(), SourceDataModule(without, 50))
+    trainer.fit(module := make_module(), SourceDataModule(data_without_validation, 50))
     assert list(logged) == expected_steps and all(value > 0 for value in logged.values())
-    assert same(module.state_dict(), trained().state_dict())
+    assert states_are_equal(module.state_dict(), trained().state_dict())
 
 
 @pytest.mark.deep

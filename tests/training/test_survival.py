@@ -57,14 +57,14 @@ def test_a_run_stopped_by_a_signal_saves_and_can_be_continued(
     options = ["callbacks.checkpoints.every_n_steps=100"]
     signal = f"step: {step}, name: {name}, during: {during}"
     leaving = [f"+callbacks.signal={{_target_: tests.soak.callbacks.SignalAt, {signal}}}"]
-    here = [f"runs_dir={tmp_path}", "run_id=a"]
-    outcome = run("train", *LONG, *options, *leaving, *here)
+    run_settings = [f"runs_dir={tmp_path}", "run_id=a"]
+    outcome = run("train", *LONG, *options, *leaving, *run_settings)
     assert outcome.code == code, (outcome.code, outcome.err)
     assert outcome.err.strip().splitlines()[-1].startswith("stopped by signal")
     checkpoint = read_checkpoint(tmp_path / "digits/a/checkpoints/last.ckpt")
     assert checkpoint["global_step"] == step
     assert_whole(tmp_path / "digits/a")
-    outcome = run("train", *LONG, *options, *here)
+    outcome = run("train", *LONG, *options, *run_settings)
     assert outcome.code == 0, outcome.err
     assert result(tmp_path / "digits/a") == expected(run, undisturbed, *options)
 
@@ -167,20 +167,20 @@ def test_a_step_that_is_not_finite_can_be_skipped(run, tmp_path):  # noqa: F811
 
 @pytest.mark.deep
 def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path):  # noqa: F811
-    here = [f"runs_dir={tmp_path}", "run_id=a"]
-    assert run("train", *LONG, *here, "trainer.max_steps=2").code == 0
+    run_settings = [f"runs_dir={tmp_path}", "run_id=a"]
+    assert run("train", *LONG, *run_settings, "trainer.max_steps=2").code == 0
     checkpoints = tmp_path / "digits/a/checkpoints"
     before = (checkpoints / "last.ckpt").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
     try:
-        outcome = run("train", *LONG, *here)
+        outcome = run("train", *LONG, *run_settings)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     outcome.assert_refused("cannot save", "last.ckpt", "File too large", "untouched")
     assert (checkpoints / "last.ckpt").read_bytes() == before
     assert_whole(tmp_path / "digits/a")
-    assert run("train", *LONG, *here).code == 0
+    assert run("train", *LONG, *run_settings).code == 0
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def riffle_distribution(n: int) -> Tensor:
 
     References: Bayer and Diaconis 1992.
     """
-    left = torch.cartesian_prod(*[torch.tensor([False, True])] * n).view(-1, n)
-    right = left.sum(1, keepdim=True) + (~left).cumsum(1)
-    return _uniform_over(torch.where(left, left.cumsum(1), right) - 1)
+    is_left = torch.cartesian_prod(*[torch.tensor([False, True])] * n).view(-1, n)
+    position = is_left.sum(1, keepdim=True) + (~is_left).cumsum(1)
+    return _uniform_over(torch.where(is_left, is_left.cumsum(1), position) - 1)
 
 
 def transposition_distribution(n: int) -> Tensor:

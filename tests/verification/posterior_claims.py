@@ -255,12 +255,12 @@ class ExactPrior(Prior):
     def reverse(
         self, z: Tensor, t: float, source: Streams = None, num_steps: int | None = None
     ) -> Tensor:
-        return self._drawn(self.toy.denoise(t)[state_numbers(z, self.toy.states)], source)
+        return self._draw_states(self.toy.denoise(t)[state_numbers(z, self.toy.states)], source)
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
-        return self._drawn(np.tile(self.toy.p, (number, 1)), source)
+        return self._draw_states(np.tile(self.toy.p, (number, 1)), source)
 
-    def _drawn(self, distributions: Array, source: Streams) -> Tensor:
+    def _draw_states(self, distributions: Array, source: Streams) -> Tensor:
         """Sample one state of each distribution [n, states], uint8 [n, elements]."""
         states = categorical(
             torch.from_numpy(distributions),
@@ -374,15 +374,19 @@ def matrices() -> Iterator[Claim]:
 
 def _figures(toy: SplitToy) -> Iterator[Claim]:
     """Yield the known numbers, both of correct chains and of incorrect ones."""
-    for t, known in zip(_LEVELS, _SPLIT_ERRORS, strict=True):
-        yield _is_close_to(f"split distribution at level {t:g}", toy.error(toy.split(t)), known)
-    for t, known in zip((0.01, 0.001), _PUBLISHED_ERRORS, strict=True):
+    for t, published_error in zip(_LEVELS, _SPLIT_ERRORS, strict=True):
         yield _is_close_to(
-            f"the published potential, level {t:g}", toy.error(stationary(toy.sweep(t, 3.0))), known
+            f"split distribution at level {t:g}", toy.error(toy.split(t)), published_error
         )
-    for times, known in _RESTARTED_ERRORS:
+    for t, published_error in zip((0.01, 0.001), _PUBLISHED_ERRORS, strict=True):
         yield _is_close_to(
-            f"{times} restarted proposals", toy.error(toy.restarted(0.01, times)), known
+            f"the published potential, level {t:g}",
+            toy.error(stationary(toy.sweep(t, 3.0))),
+            published_error,
+        )
+    for times, published_error in _RESTARTED_ERRORS:
+        yield _is_close_to(
+            f"{times} restarted proposals", toy.error(toy.restarted(0.01, times)), published_error
         )
     grid = logit_times(100, 7.0, -10.0).numpy()
     known_counts = tuple(_OVERWRITING_ERRORS)

@@ -23,8 +23,8 @@ PROCESS = Uniform(LEVELS - 1)
 def noise(t):
     """P(X_t = z | X_0 = x) of all states, float64 [x, z]."""
     keep = torch.exp(-torch.as_tensor(t, dtype=torch.float64))
-    one = keep * torch.eye(LEVELS, dtype=torch.float64) + (1 - keep) / LEVELS
-    return torch.kron(one, one)
+    transition = keep * torch.eye(LEVELS, dtype=torch.float64) + (1 - keep) / LEVELS
+    return torch.kron(transition, transition)
 
 
 def origins(t):
@@ -33,12 +33,12 @@ def origins(t):
     return (joint / joint.sum(0)).T
 
 
-def p_value(found, distribution):
+def p_value(occurrences, distribution):
     """Of a chi-square test of counts [states] against a distribution [states]."""
     possible = distribution > 0
-    assert not found[~possible].any()
-    expected = distribution[possible] / distribution.sum() * found.sum()
-    return stats.chisquare(found[possible].numpy(), expected.numpy()).pvalue
+    assert not occurrences[~possible].any()
+    expected = distribution[possible] / distribution.sum() * occurrences.sum()
+    return stats.chisquare(occurrences[possible].numpy(), expected.numpy()).pvalue
 
 
 def index(x):
@@ -77,11 +77,11 @@ def test_steps_have_the_probabilities_of_their_rates(s, t):
     number, z = 20_000, 5
     x = STATES[z].expand(number, -1).to(torch.uint8)
     times = (torch.tensor(value, dtype=torch.float64) for value in (s, t))
-    drawn = EulerStep()(
+    draws = EulerStep()(
         ReverseStep(denoiser, PROCESS, x, *times, SampleStreams(0, torch.arange(number)).step(0))
     )
-    found = torch.bincount(index(drawn), minlength=len(STATES))
-    assert p_value(found, euler_matrix(s, t)[z]) > 1e-4
+    occurrences = torch.bincount(index(draws), minlength=len(STATES))
+    assert p_value(occurrences, euler_matrix(s, t)[z]) > 1e-4
 
 
 def reverse_distribution(z, t, steps):
@@ -112,11 +112,11 @@ def test_published_split_gibbs_runs_back_by_euler_steps():
     prior = Prior(denoiser, PROCESS, (ELEMENTS,), times=logit_times(25, 6.0, -6.0))
     number = 20_000
     z = STATES[5].expand(number, -1).to(torch.uint8)
-    drawn = prior.with_kernel(EulerStep()).reverse(
+    draws = prior.with_kernel(EulerStep()).reverse(
         z, 2.0, SampleStreams(1, torch.arange(number)), 5
     )
-    found = torch.bincount(index(drawn), minlength=len(STATES))
-    assert p_value(found, reverse_distribution(5, 2.0, 5)) > 1e-4
+    occurrences = torch.bincount(index(draws), minlength=len(STATES))
+    assert p_value(occurrences, reverse_distribution(5, 2.0, 5)) > 1e-4
     assert prior.evaluations == 6
     assert SplitGibbs().kernel is None
 

@@ -186,20 +186,22 @@ def test_particles_sample_the_unknown_elements_of_other_processes(case):
     process, (of_class, _) = case
     conditional = of_class.cube[1] / of_class.cube[1].sum()
     times = time_grid(process, 40 if process is not CHAIN[0] else 60)
-    known = KnownElements(torch.ones(1, 2, dtype=torch.uint8), torch.tensor([[True, False]]))
+    known_elements = KnownElements(
+        torch.ones(1, 2, dtype=torch.uint8), torch.tensor([[True, False]])
+    )
     n = 1500
     (denoiser,) = denoisers(process, [of_class])
-    drawn = run_particles(
-        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known=known),
+    result = run_particles(
+        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known=known_elements),
         (n, 2),
         SampleStreams(0, torch.arange(n)),
         Particles(16),
     )
     assert (
-        bool((drawn.samples[:, 0] == 1).all())
-        and distance(drawn.samples[:, 1:], conditional, 3)[0] < 0.04
+        bool((result.samples[:, 0] == 1).all())
+        and distance(result.samples[:, 1:], conditional, 3)[0] < 0.04
     )
-    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(
+    assert float(result.log_normaliser.exp().mean()) == pytest.approx(
         of_class.cube[1].sum(), rel=0.1
     )
 
@@ -214,12 +216,12 @@ def test_kernels_without_guided_steps_or_likelihoods_are_refused():
         BirthDeathBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
     with pytest.raises(ValueError, match="LevelBridge does not fit"):
         LevelBridge()(ReverseStep(pair, IMMIGRATION[0], x, s, t))
-    known = KnownElements(x, torch.tensor([[True, False]]))
+    known_elements = KnownElements(x, torch.tensor([[True, False]]))
     with pytest.raises(
         ValueError, match="inpainting_particles: the steps of BirthDeath have no likelihood"
     ):
         run_particles(
-            SamplingPlan(pair, IMMIGRATION[0], times, known=known, kernel=TauLeap()),
+            SamplingPlan(pair, IMMIGRATION[0], times, known=known_elements, kernel=TauLeap()),
             (1, 2),
             None,
             Particles(2),

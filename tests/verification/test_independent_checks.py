@@ -114,9 +114,11 @@ def chi_square(samples, p):
     assert counts[expected == 0].sum() == 0
     common = expected >= 5
     observed = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], expected[~common].sum())
-    used = wanted > 1e-9
-    return stats.chisquare(observed[used], wanted[used] * observed.sum() / wanted.sum()).pvalue
+    expected_counts = np.append(expected[common], expected[~common].sum())
+    used = expected_counts > 1e-9
+    return stats.chisquare(
+        observed[used], expected_counts[used] * observed.sum() / expected_counts.sum()
+    ).pvalue
 
 
 def total_variation(samples, p):
@@ -263,7 +265,7 @@ def test_densities_of_real_measurements_integrate_to_one(noise):
     assert integrate.trapezoid(density.numpy(), y.flatten().numpy()) == pytest.approx(1, abs=1e-4)
 
 
-def test_flips_say_that_they_are_no_probabilities():
+def test_flips_are_described_as_no_normalised_likelihood():
     flips = Flips(2.0)
     y = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     total = float(flips.log_prob(y, torch.ones(1, 1, dtype=torch.float64)).exp().sum())
@@ -395,14 +397,14 @@ def test_fisher_yates_digits_of_an_ewens_distribution_are_independent():
     orders = np.array(list(itertools.permutations(range(5))))
 
     def count_cycles(order):
-        left = set(range(len(order)))
+        remaining = set(range(len(order)))
         number = 0
-        while left:
+        while remaining:
             number += 1
-            position = left.pop()
-            while order[position] in left:
+            position = remaining.pop()
+            while order[position] in remaining:
                 position = order[position]
-                left.remove(position)
+                remaining.remove(position)
         return number
 
     p = 2.0 ** np.array([count_cycles(order) for order in orders])

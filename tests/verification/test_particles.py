@@ -101,11 +101,15 @@ def test_particles_sample_the_conditional_distribution_and_overwriting_does_not(
     joint = PAIR.p0.reshape(16, 16).take(y, axis=pixel)
     conditional = joint / joint.sum()
     mask = torch.arange(2)[None] == pixel
-    known = KnownElements(torch.full((1, 2), y, dtype=torch.uint8), mask)
+    known_elements = KnownElements(torch.full((1, 2), y, dtype=torch.uint8), mask)
 
     def draw(number, n):
         streams = SampleStreams(0, torch.arange(n))
-        options = {"kernel": Trapezoidal(), "known": known, "data_mean": torch.tensor(PAIR.mean)}
+        options = {
+            "kernel": Trapezoidal(),
+            "known": known_elements,
+            "data_mean": torch.tensor(PAIR.mean),
+        }
         if number == 1:
             return run_sampler(
                 SamplingPlan(ExactDenoiser(PAIR), PureDeath(15), TIMES, **options), (n, 2), streams
@@ -154,8 +158,14 @@ def test_correctors_leave_the_conditional_distribution_invariant():
 )
 def test_correctors_reduce_the_error_of_overwriting_and_keep_that_of_particles_small(corrector):
     conditional = PAIR.p0.reshape(16, 16)[:, 5] / PAIR.p0.reshape(16, 16)[:, 5].sum()
-    known = KnownElements(torch.full((1, 2), 5, dtype=torch.uint8), torch.tensor([[False, True]]))
-    options = {"kernel": Trapezoidal(), "known": known, "data_mean": torch.tensor(PAIR.mean)}
+    known_elements = KnownElements(
+        torch.full((1, 2), 5, dtype=torch.uint8), torch.tensor([[False, True]])
+    )
+    options = {
+        "kernel": Trapezoidal(),
+        "known": known_elements,
+        "data_mean": torch.tensor(PAIR.mean),
+    }
     errors = []
     for number in (0, 4):
         streams = SampleStreams(0, torch.arange(1500))

@@ -45,7 +45,7 @@ def count_states(x, toy):
 def test_samples_do_not_depend_on_their_batch(kernel, correction):
     def draw(indices):
         streams = SampleStreams(1, torch.tensor(indices))
-        known = KnownElements(
+        known_elements = KnownElements(
             torch.full((1, 2), 7, dtype=torch.uint8), torch.tensor([[False, True]])
         )
         shape = (len(indices), 2)
@@ -58,7 +58,7 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
                 kernel=kernel,
                 correction=correction,
                 data_mean=data_mean,
-                known=known,
+                known=known_elements,
             ),
             shape,
             streams,
@@ -248,7 +248,7 @@ def test_invalid_correctors_are_refused(make_corrector):
 def test_known_elements_follow_the_forward_process_and_end_at_their_values():
     toy = Toy("line", np.eye(31)[30])
     x0 = torch.tensor([[30, 0]], dtype=torch.uint8)
-    known = KnownElements(x0, torch.tensor([[True, False]]))
+    known_elements = KnownElements(x0, torch.tensor([[True, False]]))
     times = logit_times(6, 3.0, -4.0)
     n = 20_000
     states = {}
@@ -258,7 +258,7 @@ def test_known_elements_follow_the_forward_process_and_end_at_their_values():
             PureDeath(30),
             times,
             kernel=PoissonLeap(),
-            known=known,
+            known=known_elements,
         ),
         (n, 2),
         SampleStreams(0, torch.arange(n)),
@@ -277,13 +277,13 @@ def test_every_sample_may_have_its_own_known_elements_in_any_batch():
     # in float64, rounding that depends on the batch shape changes no sample
     model = from_data(COUNTS, BODY, seed=0).model.eval().double()
     mask = torch.eye(6, 4).bool() | (torch.arange(6) > 3)[:, None]
-    known = KnownElements(COUNTS[:6], mask)
+    known_elements = KnownElements(COUNTS[:6], mask)
     samples = [
         torch.cat(
             [
                 part["samples"]
                 for _, part in model.batches(
-                    torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known)
+                    torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known_elements)
                 )
             ]
         )

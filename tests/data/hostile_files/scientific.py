@@ -95,7 +95,7 @@ def annotated(library: Any, file: Any, **changes: Any) -> None:
         x[name] = changes.get(name, parts()[name])
 
 
-def without(name: str, library: Any, file: Any) -> None:
+def remove_entry(name: str, library: Any, file: Any) -> None:
     annotated(library, file)
     del file[name]
 
@@ -170,9 +170,9 @@ CASES |= {
     "h5: text": partial(hdf5, lambda h5, file: file.__setitem__("counts", np.full((8, 3), b"a"))),
     "h5ad: no HDF5": partial(with_bytes, "x.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), read_file),
     "h5ad: no table": partial(hdf5, lambda h5, file: file.__setitem__("X", COUNTS), name="x.h5ad"),
-    "h5ad: no counts": partial(hdf5, partial(without, "X"), name="x.h5ad"),
-    "h5ad: no features": partial(hdf5, partial(without, "var"), name="x.h5ad"),
-    "h5ad: no indices": partial(hdf5, partial(without, "X/indices"), name="x.h5ad"),
+    "h5ad: no counts": partial(hdf5, partial(remove_entry, "X"), name="x.h5ad"),
+    "h5ad: no features": partial(hdf5, partial(remove_entry, "var"), name="x.h5ad"),
+    "h5ad: no indices": partial(hdf5, partial(remove_entry, "X/indices"), name="x.h5ad"),
     "h5ad: a link out": partial(hdf5, linked, name="x.h5ad"),
     "h5ad: another matrix": partial(hdf5, partial(annotated, kind="awkward-array"), name="x.h5ad"),
     "h5ad: a category of 99": partial(

@@ -157,8 +157,9 @@ def test_graphs_are_read_from_a_folder(tmp_path: Path, folder: Path) -> None:
     assert [graph.name for graph in graphs] == [f"er{k}" for k in range(4)]
     expected = random_graphs("er", [6, 10], 4, 9, p=0.3)
     assert all(
-        np.array_equal(graph.edges, other.edges) and graph.num_nodes == other.num_nodes
-        for graph, other in zip(graphs, expected, strict=True)
+        np.array_equal(graph.edges, expected_graph.edges)
+        and graph.num_nodes == expected_graph.num_nodes
+        for graph, expected_graph in zip(graphs, expected, strict=True)
     )
 
 

@@ -24,7 +24,7 @@ from blackout.permutations.distributions import (
 from blackout.permutations.metrics import expected_unique_share
 
 
-def test_fits_are_told_by_the_names_of_the_items():
+def test_fits_are_described_by_the_names_of_the_items():
     worths = describe_worths(PlackettLuce(torch.tensor([0.0, math.log(3.0)])), ["ann", "bob"])
     assert worths == {"worths": {"bob": pytest.approx(0.75), "ann": pytest.approx(0.25)}}
     assert list(worths["worths"]) == ["bob", "ann"]
@@ -36,7 +36,7 @@ def test_fits_are_told_by_the_names_of_the_items():
     assert [component["centre"][0] for component in components] == ["ann", "bob"]
 
 
-def test_baselines_say_what_they_were_fitted_to(tmp_path):
+def test_baselines_state_their_fitted_parameters(tmp_path):
     np.save(tmp_path / "votes.npy", np.array([[1, 0, 2]] * 30 + [[1, 2, 0]] * 10))
     source = replace(permutations(tmp_path / "votes.npy"), labels=("ann", "bob", "eve"))
     fitted = likelihood_baselines(source, 4)

@@ -95,11 +95,11 @@ def test_tours_to_test_on_have_a_file_of_their_own(tmp_path: Path) -> None:
     test_path = write_tours(tmp_path / "test.txt", POINTS[8:])
     source = tsp(path=train_path, test_path=test_path, validation=0, instances=5, held_out=2)
     assert (source.size("val"), source.size("test")) == (0, 2)
-    judged = source.batch("test", torch.arange(2))["items"].double()
-    torch.testing.assert_close(judged.sort(1).values, POINTS[8:10].sort(1).values)
-    lengths = {round(float(one), 4) for one in tour_length(judged)}
+    test_tours = source.batch("test", torch.arange(2))["items"].double()
+    torch.testing.assert_close(test_tours.sort(1).values, POINTS[8:10].sort(1).values)
+    lengths = {round(float(length), 4) for length in tour_length(test_tours)}
     trained = source.batch("train", torch.arange(200))["items"]
-    trained_lengths = {round(float(one), 4) for one in tour_length(trained)}
+    trained_lengths = {round(float(length), 4) for length in tour_length(trained)}
     assert len(trained_lengths) == 5 and not lengths & trained_lengths
     divided = tsp(path=train_path, test_path=test_path, validation=2)
     assert (divided.size("val"), divided.size("test")) == (2, len(POINTS) - 8)
