@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,8 +267,7 @@ def main(argv: list[str] | None = None) -> None:
         for row in make_rows(problems, size):
             rows.append({"table": name, **row})
             print(rows[-1], flush=True)
-    arguments_given = sys.argv[1:] if argv is None else argv
-    command = " ".join(["python -m benchmarks.posterior_constants", *arguments_given])
+    command = "python -m benchmarks.posterior_constants"  # rows of --only are the same
     report("settings of posterior samplers", rows, options, command=command)
 
 

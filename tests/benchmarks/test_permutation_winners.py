@@ -10,6 +10,7 @@ from benchmarks.calibration import replace_table
 from benchmarks.permutation_winners import (
     PAGE,
     RESULTS,
+    ROOT,
     TABLE_START,
     best_two_opt,
     main,
@@ -18,6 +19,7 @@ from benchmarks.permutation_winners import (
     nearest_neighbour_tours,
     sort_by_classifier,
     spatial_votes,
+    summary,
 )
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import tour_length
@@ -64,3 +66,19 @@ def test_the_page_has_the_table_of_the_results():
     rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]
     page = PAGE.read_text(encoding="utf-8")
     assert replace_table(page, markdown_table(rows), TABLE_START) == page
+
+
+def test_the_results_page_has_the_summary():
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "results" / "permutations.md").read_text(encoding="utf-8")
+    assert summary(results) in page
+
+
+def test_a_summary_has_the_best_network_and_the_best_simple_method():
+    names = ("task", "method", "score", "value", "error", "seconds")
+    rows = [
+        dict(zip(names, ("sorting", method, "lists sorted, %", value, 1.0, 2.0), strict=True))
+        for method, value in (("network", 60.0), ("Gumbel-Sinkhorn", 70.0), ("classifier", 50.0))
+    ]
+    text = summary({"rows": rows})
+    assert "| Gumbel-Sinkhorn | 70.00 ± 1 | 2 | classifier | 50.00 ± 1 | 2 | 100 |" in text
