@@ -195,6 +195,26 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def summary(results: Mapping[str, Any]) -> str:
+    """Return a line for each method over all problems, with a title."""
+    rows = results["rows"]
+    lines = [
+        "| method | problems | not calibrated (p < 0.001) | smallest p | 90 % intervals hold |",
+        "|---|---|---|---|---|",
+    ]
+    for method in METHODS:
+        cells = [row for row in rows if row["method"] == method]
+        failed = [row["problem"] for row in cells if row["p"] < SIGNIFICANCE]
+        covered = [row["coverage 90"] for row in cells]
+        smallest = min(row["p"] for row in cells)
+        lines.append(
+            f"| {method} | {len(cells)} | {'; '.join(failed) or 'none'} | {format_p(smallest)} "
+            f"| {100 * min(covered):.0f} to {100 * max(covered):.0f} % |"
+        )
+    text = "\n".join(lines)
+    return f"Ranks of truths among 19 samples.\n\n{text}"
+
+
 def main(argv: list[str] | None = None) -> None:
     """Compute all rows, and write the results unless `--quick` is given."""
     parser = arguments(__doc__)

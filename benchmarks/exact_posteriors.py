@@ -7,7 +7,7 @@ Used by `python -m benchmarks.posterior_accuracy`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -66,11 +66,17 @@ def grid_of_times() -> Tensor:
     return logit_times(NUM_STEPS, FIRST_LOGIT, LAST_LOGIT)
 
 
+@cache
+def exact_denoiser(toy: Toy) -> ExactDenoiser:
+    """Return the exact denoiser of a toy, which keeps its tables."""
+    return ExactDenoiser(toy)
+
+
 def as_prior(toy: Toy) -> Prior:
     """Return a toy as a prior with the exact denoiser."""
     mean = torch.from_numpy(toy.mean)[None]
     return Prior(
-        ExactDenoiser(toy),
+        exact_denoiser(toy),
         PureDeath(toy.max_count),
         (toy.pixels,),
         Trapezoidal(),

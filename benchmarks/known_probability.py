@@ -176,6 +176,25 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def summary(results: Mapping[str, Any]) -> str:
+    """Return the largest errors of p(known) over sets of known values, by steps and by prior."""
+    rows = [row for row in results["rows"] if (row["particles"], row["look-ahead"]) == (4, 0.5)]
+    lines = ["| steps | rough toys | smooth toys | noise |", "|---|---|---|---|"]
+    for num_steps in sorted({row["steps"] for row in rows}):
+        cells = [
+            f"{max(_errors(rows, num_steps, 'worst', prior)) * 100:.1f} %"
+            for prior in ("rough", "smooth")
+        ]
+        noise = max(_errors(rows, num_steps, "noise", ""))
+        lines.append(f"| {num_steps} | {' | '.join(cells)} | {100 * noise:.1f} % |")
+    text = "\n".join(lines)
+    return f"Largest relative error of p(known), four particles.\n\n{text}"
+
+
+def _errors(rows: Sequence[Row], num_steps: int, column: str, toy: str) -> list[float]:
+    return [row[column] for row in rows if row["steps"] == num_steps and row["toy"].startswith(toy)]
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the table, and write it as JSON."""
     parser = arguments(__doc__)

@@ -57,6 +57,7 @@ class Table:
 # one line for each table; the function is next to the benchmark that writes the file
 TABLES = {
     "calibration": Table(calibration.table, ("calibration",)),
+    "calibration_summary": Table(calibration.summary, ("calibration",)),
     "flag_rates": Table(flag_rates.table, ("flag_rates",)),
     "headline": Table(
         headline.table,
@@ -64,10 +65,13 @@ TABLES = {
         setup=False,
     ),
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
+    "known_probability_summary": Table(known_probability.summary, ("known_probability",)),
     "peers_energies": Table(peers.table, ("peers_energies",)),
     "peers_images": Table(peers.table, ("peers_images",)),
     "permutations": Table(permutation_winners.table, ("permutations",)),
+    "permutations_summary": Table(permutation_winners.summary, ("permutations",)),
     "posterior_constants": Table(posterior_constants.table, ("posterior_constants",)),
+    "posterior_summary": Table(posterior_accuracy.summary, ("posterior_methods",)),
     "posterior_methods": Table(posterior_accuracy.table, ("posterior_methods",)),
 }
 

@@ -22,7 +22,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,13 @@ NUM_STEPS = {"tours": 300, "sorting": 300, "jigsaws": 400, "rankings": 300}
 SVC_GAMMA = 1e-3  # of scikit-learn's example on the same digits, whose counts go up to 16
 MALLOWS_PHI = 0.6
 NOISE_OF_DISTANCES = 0.15  # of voters in the unit square
+
+# scores of tasks, and their best possible values
+GAP = "gap to the shortest tour, %"
+SORTED = "lists sorted, %"
+SOLVED = "puzzles solved, %"
+BITS = "bits of a vote"
+IDEAL = {GAP: "0", SORTED: "100", SOLVED: "100", BITS: "not computed"}
 
 Row = dict[str, Any]
 
@@ -151,15 +158,14 @@ def tours(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
     """Yield the gaps of a network and of 2-opt, in per cent."""
     network = Network("shuffle", ("family=shuffle", "dataset=tsp", "dataset.cities=10"))
     metrics, seconds = run_network(network, num_steps, runs)
-    score = "gap to the shortest tour, %"
-    yield row_of("tours", "network, beam", score, 100 * metrics["gap"], math.nan, seconds)
+    yield row_of("tours", "network, beam", GAP, 100 * metrics["gap"], math.nan, seconds)
     source = tsp(cities=10, held_out=num_puzzles)
     points = source.batch("test", torch.arange(num_puzzles))["items"]
     best, seconds = timed(lambda: best_two_opt(points))
     gaps = 100 * (best / tour_length(points) - 1).double()
     error = float(gaps.std()) / math.sqrt(num_puzzles)
     method = "nearest neighbour from each city, 2-opt"
-    yield row_of("tours", method, score, float(gaps.mean()), error, seconds)
+    yield row_of("tours", method, GAP, float(gaps.mean()), error, seconds)
 
 
 # --- sorting
@@ -184,16 +190,15 @@ def sort_by_classifier(num_puzzles: int) -> float:
 
 def sorting(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
     """Yield the shares of lists that networks and a classifier sort right, in per cent."""
-    score = "lists sorted, %"
     sort = ("family=shuffle", "dataset=sort_digits")
     network = Network("network", sort, (f"num_samples={num_puzzles}",))
     metrics, seconds = run_network(network, num_steps, runs)
     share = metrics["accuracy"]
     error = 100 * share_error(share, num_puzzles)
-    yield row_of("sorting", network.method, score, 100 * share, error, seconds)
+    yield row_of("sorting", network.method, SORTED, 100 * share, error, seconds)
     share, seconds = timed(lambda: sort_by_classifier(num_puzzles))
     error = 100 * share_error(share, num_puzzles)
-    yield row_of("sorting", "digit classifier (labels)", score, 100 * share, error, seconds)
+    yield row_of("sorting", "digit classifier (labels)", SORTED, 100 * share, error, seconds)
 
 
 # --- jigsaws
@@ -201,7 +206,6 @@ def sorting(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
 
 def jigsaws(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
     """Yield the shares of puzzles that networks and borders solve, in per cent."""
-    score = "puzzles solved, %"
     jigsaw = ("family=shuffle", "dataset=jigsaw_digits")
     asked = (f"num_samples={num_puzzles}",)
     networks = (
@@ -211,11 +215,11 @@ def jigsaws(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
     for network in networks:
         metrics, seconds = run_network(network, num_steps, runs)
         error = 100 * share_error(metrics["accuracy"], num_puzzles)
-        yield row_of("jigsaws", network.method, score, 100 * metrics["accuracy"], error, seconds)
+        yield row_of("jigsaws", network.method, SOLVED, 100 * metrics["accuracy"], error, seconds)
     borders = Network("borders", (*jigsaw, "baseline=borders"), asked)
     metrics, seconds = run_network(borders, 1, runs)
     error = 100 * share_error(metrics["accuracy"], num_puzzles)
-    yield row_of("jigsaws", "borders alone", score, 100 * metrics["accuracy"], error, seconds)
+    yield row_of("jigsaws", "borders alone", SOLVED, 100 * metrics["accuracy"], error, seconds)
 
 
 # --- rankings
@@ -251,7 +255,6 @@ def rankings(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
         path = runs / f"{make.__name__}.npz"
         np.savez(path, train=train, val=val, test=test)
         name = f"rankings, {task}"
-        score = "bits of a vote"
         network = Network(
             f"codes {make.__name__}",
             ("family=codes", "dataset=permutations", f"dataset.path={path}"),
@@ -260,7 +263,7 @@ def rankings(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
         metrics, seconds = run_network(network, num_steps, runs)
         bits = metrics["nll_bits_test"]
         error = metrics.get("nll_bits_test_error", math.nan)
-        yield row_of(name, "codes (network)", score, bits, error, seconds)
+        yield row_of(name, "codes (network)", BITS, bits, error, seconds)
         parts = [torch.from_numpy(part) for part in (train, val, test)]
         fits: dict[str, Callable[[], Any]] = {
             "Plackett-Luce": partial(_fit_one_plackett_luce, parts[0]),
@@ -271,9 +274,9 @@ def rankings(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
             model, seconds = timed(fit)
             values = -model.log_prob(parts[2]).double() / math.log(2)
             error = float(values.std()) / math.sqrt(len(values))
-            yield row_of(name, method, score, float(values.mean()), error, seconds)
+            yield row_of(name, method, BITS, float(values.mean()), error, seconds)
         uniform = math.lgamma(NUM_ITEMS + 1) / math.log(2)
-        yield row_of(name, "uniform", score, uniform, 0.0, 0.0)
+        yield row_of(name, "uniform", BITS, uniform, 0.0, 0.0)
 
 
 def _fit_one_plackett_luce(permutations: Tensor) -> PlackettLuce:
@@ -307,6 +310,40 @@ def table(results: Row) -> str:
     return "\n".join(lines)
 
 
+def is_network(method: str) -> bool:
+    """Return whether the method of a row is a trained network."""
+    return "network" in method or method == "Gumbel-Sinkhorn"
+
+
+def format_cells(row: Row) -> str:
+    """Return the cells of a method: its name, its value ± error, and its CPU seconds."""
+    value = f"{row['value']:.2g}" if row["value"] < 1 else f"{row['value']:.2f}"
+    if row["error"] > 0:
+        value += f" ± {row['error']:.1g}"
+    return f"{row['method']} | {value} | {row['seconds']:.2g}"
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Return the best network and the best simple method of every task, with a title."""
+    lines = [
+        "| task: score | network | value | CPU s | simple method | value | CPU s | ideal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for task in dict.fromkeys(row["task"] for row in results["rows"]):
+        rows = [row for row in results["rows"] if row["task"] == task]
+        score = rows[0]["score"]
+        choose_best = max if score in (SORTED, SOLVED) else min
+        networks = [row for row in rows if is_network(row["method"])]
+        others = [row for row in rows if not is_network(row["method"])]
+        cells = [
+            format_cells(choose_best(group, key=lambda row: float(row["value"])))
+            for group in (networks, others)
+        ]
+        lines.append(f"| {task}: {score} | {' | '.join(cells)} | {IDEAL[score]} |")
+    text = "\n".join(lines)
+    return f"The best network and the best simple method of each task, one training.\n\n{text}"
+
+
 def stored_rows(path: Path | None, task: str) -> list[Row]:
     """Return the rows of a task in a file of results, if it exists."""
     if path is None or not path.exists():
@@ -332,8 +369,7 @@ def main(argv: list[str] | None = None) -> None:
                 continue
             steps = 2 if options.quick else NUM_STEPS[name]
             rows += task(Path(folder), steps, 50 if options.quick else NUM_PUZZLES)
-    arguments_given = sys.argv[1:] if argv is None else argv
-    command = " ".join(["python -m benchmarks.permutation_winners", *arguments_given])
+    command = "python -m benchmarks.permutation_winners"  # rows of --only are the same
     report("networks and simple methods", rows, options, command=command)
 
 

@@ -9,6 +9,7 @@ Ranks of truths: `python -m benchmarks.calibration`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,9 @@ Row = dict[str, Any]
 NUM_EVALUATIONS = 800  # of the network, a sample
 GROWTH_LENGTHS = (4, 8, 16, 32)  # of the chain
 NUM_CHAIN_LEVELS = 4
+NOISE_OF_DIFFERENCES = 0.01  # of two distances, about twice the scatter of perfect draws
+# methods that every problem allows, in the order of the table
+ALWAYS_POSSIBLE = ("perfect", "sgdd", "sgdd and moves", "smc", "smc and moves", "noise_denoise")
 POLISH_SHARE = 0.4  # of the evaluations of a method with moves that its moves take
 
 
@@ -235,6 +239,40 @@ def table(results: Mapping[str, Any]) -> str:
         values = ["" if row[name] == "-" else f"{row[name]:.3f}" for name in names]
         lines.append(f"| {row['problem']} | {row['auto takes']} | {' | '.join(values)} |")
     return "\n".join(lines)
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """Return means over problems of the results of `methods`, with a title.
+
+    Methods are compared with what `auto` takes, by paired differences over problems.
+    """
+    rows = results["rows"]
+    auto = np.array([row[row["auto takes"]] for row in rows])
+    lines = [
+        "| method | mean distance | minus `auto` | clearly better than `auto` on |",
+        "|---|---|---|---|",
+        f"| `auto` | {auto.mean():.3f} | | |",
+    ]
+    for method in ALWAYS_POSSIBLE:
+        distances = np.array([row[method] for row in rows])
+        differences = distances - auto
+        mean_difference = differences.mean().round(3) + 0.0  # not -0
+        error = differences.std(ddof=1) / math.sqrt(len(rows))
+        better = [
+            row["problem"]
+            for row, difference in zip(rows, differences, strict=True)
+            if difference < -NOISE_OF_DIFFERENCES and method != "perfect"
+        ]
+        lines.append(
+            f"| {method} | {distances.mean():.3f} | {mean_difference:+.3f} ± {error:.3f} "
+            f"| {'; '.join(better)} |"
+        )
+    title = (
+        f"Total variation, mean over {len(rows)} problems; errors are over problems. Clearly: by "
+        f"more than {NOISE_OF_DIFFERENCES:g}."
+    )
+    text = "\n".join(lines)
+    return f"{title}\n\n{text}"
 
 
 WHAT: dict[str, Callable[[bool], Iterator[Row]]] = {

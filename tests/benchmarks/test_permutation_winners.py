@@ -13,6 +13,7 @@ from benchmarks.permutation_winners import (
     nearest_neighbour_tours,
     sort_by_classifier,
     spatial_votes,
+    summary,
 )
 from blackout.permutations.datasets import tsp
 from blackout.permutations.group import is_permutation
@@ -53,3 +54,13 @@ def test_every_task_has_rows(task, tmp_path, capsys):
     assert len(rows) == expected
     assert all(row["value"] > -1e-4 for row in rows)  # float32 rounds tours of 2-opt
     capsys.readouterr()
+
+
+def test_a_summary_has_the_best_network_and_the_best_simple_method():
+    names = ("task", "method", "score", "value", "error", "seconds")
+    rows = [
+        dict(zip(names, ("sorting", method, "lists sorted, %", value, 1.0, 2.0), strict=True))
+        for method, value in (("network", 60.0), ("Gumbel-Sinkhorn", 70.0), ("classifier", 50.0))
+    ]
+    text = summary({"rows": rows})
+    assert "| Gumbel-Sinkhorn | 70.00 ± 1 | 2 | classifier | 50.00 ± 1 | 2 | 100 |" in text

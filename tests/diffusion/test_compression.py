@@ -160,6 +160,15 @@ def test_arrays_of_any_kind_are_coded_losslessly_and_never_larger_than_xz(max_co
         assert len(content) <= len(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)) + 16
 
 
+def test_a_file_that_would_not_decode_is_not_written(tmp_path, monkeypatch):
+    codec = FileCodec(tmp_path, make_model(16, 5.0))
+    monkeypatch.setattr(files, "decode_counts", lambda *_: torch.zeros(2, 1, 5, 5))
+    counts = np.random.default_rng(0).poisson(5, (200, 1, 5, 5)).clip(0, 16)
+    with pytest.raises(RuntimeError, match="decoding does not return the counts"):
+        codec.encode(counts)
+    assert not (tmp_path / "x.bits").exists()
+
+
 @pytest.mark.deep
 def test_parts_are_coded_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PART_ELEMENTS", 500)
