@@ -236,7 +236,8 @@ def step_runs(model: Any, data: CountData, seed: int, steps: tuple[int, ...]) ->
         distance = frechet_distance(
             features.mean(0), np.cov(features.T), reference.mean(0), np.cov(reference.T)
         )
-        scores = {"forest AUC": area, "forest AUC block error": error, "Fréchet distance": distance}
+        scores: Row = {"forest AUC": area, "forest AUC block error": error}
+        scores["Fréchet distance"] = distance
         yield step_run(model, seed, num_steps, model.sampler.batch_size, milliseconds, scores)
     for batch_size in BATCH_SIZES:
         _, milliseconds = draw(model, max(BATCH_SIZES), seed, steps[0], batch_size)
@@ -308,7 +309,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parse(parser, argv)
     overrides: list[str] = []
-    steps = STEPS
+    steps: tuple[int, ...] = STEPS
     number = NUM_SIMULATED_CELLS
     if options.quick:
         options.trainings, options.datasets = 1, ["simulated"]
