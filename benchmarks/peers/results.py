@@ -15,7 +15,15 @@ import torch
 from benchmarks.measure import machine
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-PACKAGES = ("torch", "torchcfm", "diffusers", "flow_matching", "torchdiffeq", "scikit-learn")
+PACKAGES = (
+    "torch",
+    "torchcfm",
+    "diffusers",
+    "flow_matching",
+    "torchdiffeq",
+    "scikit-learn",
+    "scvi-tools",
+)
 # options that are followed by a path, and what is recorded of them
 FILE_OPTIONS: dict[str, list[str]] = {"--json": [], "--model": ["--model", "<run>"]}
 Row = dict[str, Any]
