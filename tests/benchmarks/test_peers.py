@@ -95,6 +95,8 @@ def test_kaufmans_formula_equals_enumeration(coupling):
     assert lattice.exact_log_z(coupling, 4) == pytest.approx(math.log(weights.sum()), abs=1e-9)
     mean_energy = -coupling * (weights @ bonds) / weights.sum()
     assert lattice.exact_mean_energy(coupling, 4) == pytest.approx(mean_energy, abs=1e-5)
+    deviation = math.sqrt(coupling**2 * (weights @ bonds**2) / weights.sum() - mean_energy**2)
+    assert lattice.exact_energy_deviation(coupling, 4) == pytest.approx(deviation, rel=1e-4)
 
 
 def test_the_critical_16x16_model_has_the_same_log_z_in_both_codes():
