@@ -150,17 +150,14 @@ def scvi(
     seed: int = 0,
     lr: float = SCVI_LR,
     num_samples: int = NUM_SAMPLES,
-    *,
-    early_stopping: bool = True,
 ) -> dict[str, Any]:
-    """Train with the defaults of scvi-tools.
+    """Train with the defaults of scvi-tools: as many epochs, without early stopping.
 
     Args:
         data: with all three splits.
         seed: of the training and of the samples.
         lr: learning rate.
         num_samples: that are drawn from the prior.
-        early_stopping: on a tenth of the training split; False for all of the default epochs.
     """
     import anndata
     import scvi as library
@@ -178,7 +175,6 @@ def scvi(
     train = to_anndata(data.train)
     model = library.model.SCVI(train, use_observed_lib_size=False)
     model.train(
-        early_stopping=early_stopping,
         enable_progress_bar=False,
         accelerator="cpu",
         plan_kwargs={"lr": lr},

@@ -31,6 +31,7 @@ from benchmarks import (
     posterior_accuracy,
     posterior_constants,
 )
+from benchmarks.peers import layouts
 from benchmarks.peers import results as peers
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +68,7 @@ TABLES = {
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
     "known_probability_summary": Table(known_probability.summary, ("known_probability",)),
     "peers_energies": Table(peers.table, ("peers_energies",)),
-    "peers_images": Table(peers.table, ("peers_images",)),
+    "peers_images": Table(layouts.image_table, ("peers_images",)),
     "permutations": Table(permutation_winners.table, ("permutations",)),
     "permutations_summary": Table(permutation_winners.summary, ("permutations",)),
     "posterior_constants": Table(posterior_constants.table, ("posterior_constants",)),

@@ -223,7 +223,13 @@ def main(argv: list[str] | None = None) -> None:
         f"critical Ising model, {options.size} x {options.size}: log Z = {log_z:.3f}, "
         f"mean energy {energy:.3f}",
         rows,
-        exact={"log Z": log_z, "mean energy": energy},
+        exact={
+            "log Z": log_z,
+            "mean energy": energy,
+            "standard deviation of the energy": lattice.exact_energy_deviation(
+                coupling, options.size
+            ),
+        },
         chains=options.chains,
         runs_per_method=options.trainings,
         runs=runs,

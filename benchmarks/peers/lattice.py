@@ -20,6 +20,7 @@ Moves = Callable[[Spins, float, np.random.Generator], Spins]
 
 CRITICAL_COUPLING = math.log(1 + math.sqrt(2)) / 2
 DERIVATIVE_STEP = 1e-5  # of the coupling, for the exact energy
+SECOND_DERIVATIVE_STEP = 1e-3  # for its standard deviation
 
 
 def exact_log_z(coupling: float, size: int) -> float:
@@ -57,6 +58,13 @@ def exact_mean_energy(coupling: float, size: int) -> float:
     above = exact_log_z(coupling + DERIVATIVE_STEP, size)
     below = exact_log_z(coupling - DERIVATIVE_STEP, size)
     return -coupling * (above - below) / (2 * DERIVATIVE_STEP)
+
+
+def exact_energy_deviation(coupling: float, size: int) -> float:
+    """Return the standard deviation of -K sum s s', from the second derivative of log Z in K."""
+    step = SECOND_DERIVATIVE_STEP
+    below, middle, above = (exact_log_z(coupling + k * step, size) for k in (-1, 0, 1))
+    return coupling * math.sqrt(above - 2 * middle + below) / step
 
 
 def bond_sum(spins: Spins) -> Array:

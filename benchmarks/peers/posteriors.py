@@ -8,7 +8,8 @@ exactly, are weighted by normal errors of one count.
 
 Intervals are those of ranks: the truth has a uniform rank among draws from the right posterior,
 with ties broken at random. `within` says whether every coverage is within two standard errors of
-its level; the errors treat digits, not pixels, as independent.
+its level; the errors treat digits, not pixels, as independent. CRPS (continuous ranked probability
+score, smaller is better) is that of the draws, without bias by their number.
 """
 
 from __future__ import annotations
@@ -151,6 +152,20 @@ def coverage(ranks: Array, level: float) -> tuple[float, float]:
     return float(shares.mean()), float(shares.std(ddof=1) / math.sqrt(len(shares)))
 
 
+def crps(truths: Tensor, draws: Tensor) -> Tensor:
+    """Return the continuous ranked probability score of draws [m, n, ...], float64 [n, ...].
+
+    It is E|X - x| - E|X - X'| / 2, the last mean over pairs of different draws.
+
+    References: Ferro 2014, eq. 4.
+    """
+    values = draws.double()
+    number = len(values)
+    error = (values - truths.double()).abs().mean(0)
+    pairs = (values[:, None] - values[None]).abs().sum((0, 1)) / (number * (number - 1))
+    return error - pairs / 2
+
+
 def coverage_row(method: str, task: Task, truths: Tensor, draws: Tensor) -> Row:
     """Return coverages of totals and of single elements that were not observed exactly."""
     row: Row = {"measurement": task.name, "method": method}
@@ -169,6 +184,18 @@ def coverage_row(method: str, task: Task, truths: Tensor, draws: Tensor) -> Row:
             row |= {column: share, f"{column} error": error}
             within &= abs(share - level) <= 2 * error
     row["within"] = "yes" if within else "no"
+    scores = {
+        "CRPS of totals": crps(
+            truths.flatten(1).long().sum(1)[:, None], draws.flatten(2).long().sum(2)[..., None]
+        ),
+        "CRPS of pixels": crps(truths[:, hidden], draws[:, :, hidden]),
+    }
+    for name, score in scores.items():
+        of_digits = score.mean(1)
+        row |= {
+            name: float(of_digits.mean()),
+            f"{name} error": float(of_digits.std()) / math.sqrt(len(of_digits)),
+        }
     return row
 
 
@@ -202,13 +229,13 @@ def main(argv: list[str] | None = None) -> None:
         )
         row = coverage_row("importance sampling", task, truths, draws)
         rows.append(row | {"effective digits": effective, "CPU s": time.process_time() - start})
-    write_results(
-        options,
-        f"coverage of intervals, {len(truths)} test digits",
-        rows,
-        truths=len(truths),
-        num_samples=options.num_samples,
-    )
+        write_results(
+            options,
+            f"coverage of intervals, {len(truths)} test digits",
+            rows,
+            truths=len(truths),
+            num_samples=options.num_samples,
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,15 @@ import torch
 from benchmarks.measure import machine
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-PACKAGES = ("torch", "torchcfm", "diffusers", "flow_matching", "torchdiffeq", "scikit-learn")
+PACKAGES = (
+    "torch",
+    "torchcfm",
+    "diffusers",
+    "flow_matching",
+    "torchdiffeq",
+    "scikit-learn",
+    "scvi-tools",
+)
 # options that are followed by a path, and what is recorded of them
 FILE_OPTIONS: dict[str, list[str]] = {"--json": [], "--model": ["--model", "<run>"]}
 Row = dict[str, Any]
@@ -82,10 +90,14 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def table(results: Row) -> str:
+def format_title(results: Mapping[str, Any]) -> str:
+    """Return the title of a result file as a sentence."""
+    return f"{results['title'][0].upper()}{results['title'][1:]}."
+
+
+def table(results: Mapping[str, Any]) -> str:
     """Return the title and the table of the contents of a result file."""
-    title = f"{results['title'][0].upper()}{results['title'][1:]}"
-    return f"{title}.\n\n{markdown(results['rows'])}"
+    return f"{format_title(results)}\n\n{markdown(results['rows'])}"
 
 
 def write_results(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers import energies, images, lattice, posteriors, processes
+from benchmarks.peers import cells, energies, images, lattice, layouts, posteriors, processes
 from benchmarks.peers.budget import WARMUP_SHARE, lr_factor
 from benchmarks.peers.comparison import images_of, independent_pixels, resampled_images, summarise
 from benchmarks.peers.judges import Judge, auc, auc_with_error, two_sample_auc
@@ -95,6 +95,8 @@ def test_kaufmans_formula_equals_enumeration(coupling):
     assert lattice.exact_log_z(coupling, 4) == pytest.approx(math.log(weights.sum()), abs=1e-9)
     mean_energy = -coupling * (weights @ bonds) / weights.sum()
     assert lattice.exact_mean_energy(coupling, 4) == pytest.approx(mean_energy, abs=1e-5)
+    deviation = math.sqrt(coupling**2 * (weights @ bonds**2) / weights.sum() - mean_energy**2)
+    assert lattice.exact_energy_deviation(coupling, 4) == pytest.approx(deviation, rel=1e-4)
 
 
 def test_the_critical_16x16_model_has_the_same_log_z_in_both_codes():
@@ -150,8 +152,43 @@ def test_recorded_commands_name_no_files():
     assert describe_command("python -m x", words) == "python -m x --seconds 2 --model <run>"
 
 
+def test_a_table_of_images_has_one_row_per_method():
+    scores = {"Fréchet distance error": None, "forest AUC": 0.6, "forest AUC error": 0.1}
+    rows = [
+        {"method": method, "evaluations": number, "Fréchet distance": distance, **scores}
+        for method, number, distance in (
+            ("a", 10, 3.0),
+            ("a", 25, 2.0),
+            ("training images", None, 1.0),
+            ("independent pixels", None, 9.0),
+        )
+    ]
+    table = layouts.image_rows(rows)
+    assert [row["method"] for row in table] == ["training images", "a", "independent pixels"]
+    assert [(row["FD @10"], row["FD @25"]) for row in table] == [(1, 1), (3, 2), (9, 9)]
+    assert all(row["AUC @25 error"] == 0.1 for row in table)
+
+
+def test_the_crps_is_that_of_its_distribution():
+    # of a point mass it is the distance, and of independent fair coins E|X - x| - E|X - X'| / 2
+    assert float(posteriors.crps(torch.tensor([3]), torch.tensor([[1], [1]]))) == 2
+    coins = torch.randint(2, (2000, 1), generator=torch.Generator().manual_seed(0))
+    expected = float((coins.double() - 1).abs().mean()) - 0.25
+    assert float(posteriors.crps(torch.tensor([1]), coins)) == pytest.approx(expected, abs=1e-3)
+    # two draws of the right distribution have the right score in the mean: no bias by the number
+    rng = np.random.default_rng(0)
+    truths, draws = (
+        torch.from_numpy(rng.poisson(4, 4000)),
+        torch.from_numpy(rng.poisson(4, (2, 4000))),
+    )
+    many = torch.from_numpy(rng.poisson(4, (200, 4000)))
+    few_scores = posteriors.crps(truths, draws)
+    difference = few_scores - posteriors.crps(truths, many)
+    assert abs(float(difference.mean())) < 4 * float(difference.std()) / math.sqrt(4000)
+
+
 @pytest.mark.deep
-@pytest.mark.parametrize("command", [images, processes, energies, posteriors])
+@pytest.mark.parametrize("command", [images, processes, cells, energies, posteriors])
 def test_every_command_writes_its_results(command, tmp_path, capsys):
     if command in (images, processes):
         pytest.importorskip("torchcfm")

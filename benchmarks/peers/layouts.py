@@ -1,0 +1,67 @@
+"""Tables of pages from the rows of the comparisons, one line per method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.peers.results import Row, format_title, markdown
+
+USUAL_EVALUATIONS = 25  # whose scores have no number of evaluations in their column
+# first and last in the tables of images
+REFERENCES = ("training images", "independent pixels")
+
+
+def image_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return one row per method, with the distance and the AUC at every number of evaluations.
+
+    Other scores are those of 25 evaluations.
+
+    Args:
+        rows: one per method and number of evaluations; None evaluations for references.
+    """
+    by_method: dict[str, dict[int | None, Row]] = {}
+    for row in rows:
+        by_method.setdefault(row["method"], {})[row["evaluations"]] = row
+    evaluations = sorted({row["evaluations"] for row in rows} - {None})
+    usual = USUAL_EVALUATIONS if USUAL_EVALUATIONS in evaluations else evaluations[0]
+    once = [
+        name
+        for name in ("bits/dim", "recognised", "pixels at 0", "pixels at 16")
+        if any(row.get(name) is not None for row in rows)
+    ]
+    first, last = REFERENCES
+    methods = [name for name in by_method if name not in REFERENCES]
+    table = []
+    for method in [first, *methods, last]:
+        scores = by_method[method]
+        line: Row = {"method": method}
+        for short, name in (("FD", "Fréchet distance"), ("AUC", "forest AUC")):
+            for number in evaluations:
+                score = scores.get(number) or scores[None]
+                line[f"{short} @{number}"] = score[name]
+                line[f"{short} @{number} error"] = score[f"{name} error"]
+        score = scores.get(usual) or scores[None]
+        for name in once:
+            line[name] = score.get(name)
+            line[f"{name} error"] = score.get(f"{name} error")
+        table.append(line)
+    return table
+
+
+def posterior_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of posteriors without effective numbers and seconds."""
+    return [
+        {name: value for name, value in row.items() if name not in ("effective digits", "CPU s")}
+        for row in rows
+    ]
+
+
+def image_table(results: Mapping[str, Any]) -> str:
+    """Return the table of `benchmarks.peers.images` or `.processes`, with its title."""
+    return f"{format_title(results)}\n\n{markdown(image_rows(results['rows']))}"
+
+
+def posterior_table(results: Mapping[str, Any]) -> str:
+    """Return the table of `benchmarks.peers.posteriors`, with its title."""
+    return f"{format_title(results)}\n\n{markdown(posterior_rows(results['rows']))}"
