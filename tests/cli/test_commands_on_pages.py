@@ -96,7 +96,9 @@ def test_commands_of_a_page_run(
     make_files(page.stem)
     for line in read_commands(page):
         if "runs/digits/" in line and not Path("runs/digits/a").exists():
-            outcome = run("train", *FEW_STEPS, *SMALL_NETWORK, "run_id=a", "metrics=digits")
+            # a student needs a teacher with the network of the recipe
+            network = () if page.stem == "few_steps" else SMALL_NETWORK
+            outcome = run("train", *FEW_STEPS, *network, "run_id=a", "metrics=digits")
             assert outcome.code == 0, outcome.err
         words = shlex.split(complete(line), comments=True)
         if words[0] == "python":
@@ -111,11 +113,11 @@ def test_commands_of_a_page_run(
 
 
 def complete(line: str) -> str:
-    """Return a command with the names of runs in place of `<run_id>` and `*`."""
+    """Return a command with the newest run in place of `<run_id>`, `<time>` and `*`."""
 
     def newest(match: re.Match[str]) -> str:
-        runs = sorted(Path(match[1]).glob("*/config.yaml"), key=lambda file: file.stat().st_mtime)
-        return str(runs[-1].parent) if runs else match[0]
+        folders = [path for path in Path(match[1]).glob("*") if path.is_dir()]
+        return str(max(folders, key=lambda path: path.stat().st_mtime)) if folders else match[0]
 
     return re.sub(r"(runs/\w[\w.]*(?:/\w[\w.]*)?)/(?:<(?:run_id|id|time)>|\*)", newest, line)
 
@@ -124,7 +126,8 @@ def reduced(program: str, words: list[str]) -> list[str]:
     """Return settings with which a command takes seconds."""
     settings = [word for word in words if not word.startswith(LARGE_SETTINGS)]
     settings = [
-        word.replace("seed=1,2,3", "seed=1,2").replace(":0-15", ":0-1") for word in settings
+        re.sub(r"=test:0-\d+", "=test:0-1", word.replace("seed=1,2,3", "seed=1,2"))
+        for word in settings
     ]
     text = " ".join(settings)
     if program == "train":
@@ -132,10 +135,12 @@ def reduced(program: str, words: list[str]) -> list[str]:
         if not re.search(r"family=|experiment=|dataset=|process=(generator|absorbing)", text):
             settings += SMALL_NETWORK
         return settings
+    if "samples=" in text and "ckpt=" not in text:
+        return settings
     if "evaluate=true" in text:
         settings.append("num_samples=20")
     elif "calibrate" in " ".join(words):
-        settings += ["calibrate=4", "num_samples=2"]
+        settings += ["calibrate=10", "num_samples=2"]
     elif "task=" not in text or "measurement=" in text:
         settings.append("num_samples=2")
     else:
@@ -154,11 +159,11 @@ def reduced_options(words: list[str]) -> list[str]:
 def make_files(page: str) -> None:
     """Write the files that commands of the pages read."""
     generator = np.random.default_rng(0)
-    np.save("counts.npy", generator.poisson(4.0, (60, 1, 8, 8)).clip(0, 16))
+    np.save("counts.npy", generator.integers(0, 17, (60, 1, 8, 8)))
     np.save("binary.npy", generator.integers(0, 2, (60, 5)))
     np.savez(
         "cells.npz",
-        counts=generator.poisson(3.0, (80, 4)),
+        counts=generator.poisson(generator.uniform(150, 300, (80, 1)), (80, 4)),  # totals near 900
         labels=np.array(["type A", "type B"] * 40),
     )
     np.savez("names.npz", counts=generator.integers(0, 4, (60, 6)))
