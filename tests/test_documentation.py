@@ -87,6 +87,16 @@ def test_the_page_of_settings_has_every_choice_and_default():
     )
 
 
+def test_terms_of_the_glossary_are_used_elsewhere_and_sorted():
+    glossary = (DOCS / "glossary.md").read_text()
+    heads = re.findall(r"^- \*\*(.+?)\*\*", glossary, re.MULTILINE)
+    assert heads == sorted(heads, key=str.lower) and len(heads) > 40
+    pages = [page for page in PAGES if page.name not in ("glossary.md", "references.md")]
+    text = " ".join(page.read_text() for page in pages).lower()
+    terms = [term.strip().lower() for head in heads for term in head.split(",")]
+    assert [term for term in terms if not re.search(rf"\b{re.escape(term)}", text)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_and_links_exist(page):
     text = page.read_text()
