@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,17 @@ QUIET = (
     "trainer.limit_val_batches=0",
     "trainer.limit_test_batches=0",
 )
+
+# Runs a command and writes its CPU seconds and peak memory. It is a small process of its own, since
+# the peak of a new process is at least the memory of the one that has started it.
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{usage.ru_utime + usage.ru_stime} {usage.ru_maxrss}")
+sys.exit(code)
+"""
 
 Row = dict[str, Any]
 
@@ -126,15 +138,17 @@ def run(words: Sequence[str], folder: Path) -> Usage:
         "PYTHONPATH": str(ROOT),
     }
     log = folder / "log.txt"
+    usage = folder / "usage.txt"
+    command = [sys.executable, "-c", MEASURE, str(usage), sys.executable, *words]
     with log.open("w", encoding="utf-8") as output:
-        command = [sys.executable, *words]
-        process = subprocess.Popen(
+        process = subprocess.run(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
-        _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise subprocess.CalledProcessError(status, command, log.read_text(encoding="utf-8"))
-    return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20)
+    if process.returncode != 0:
+        text = log.read_text(encoding="utf-8")
+        raise subprocess.CalledProcessError(process.returncode, command, text)
+    seconds, memory = usage.read_text(encoding="utf-8").split()
+    return Usage(float(seconds), float(memory) / 2**20)
 
 
 def train_command(case: Case, steps: int, run_id: str, data_dir: Path) -> list[str]:
@@ -213,7 +227,7 @@ def network_rows(options: argparse.Namespace) -> Iterator[Row]:
                 # 2. Draw few and many samples.
                 short = run(sample_command(case, few_samples, f"b{repetition}"), folder)
                 long = run(sample_command(case, many_samples, f"b{repetition}"), folder)
-                evaluations = (many_samples - few_samples) * evaluations_of(folder, case)
+                evaluations = (many_samples - few_samples) * evaluations_of(folder)
                 sampling.append((long.seconds - short.seconds) / evaluations)
                 # 3. Train the same network in a plain loop.
                 baseline.append(baseline_step_seconds(case, data_dir))
@@ -235,11 +249,17 @@ def network_rows(options: argparse.Namespace) -> Iterator[Row]:
         }
 
 
-def evaluations_of(folder: Path, case: Case) -> int:
-    """Return the network evaluations per sample that the last sampling took."""
+def evaluations_of(folder: Path) -> int:
+    """Return the network evaluations per sample that the last sampling printed.
+
+    Raises:
+        ValueError: it printed none.
+    """
     log = (folder / "log.txt").read_text(encoding="utf-8")
-    words = log.split(" network evaluations")[0].split()
-    return int(words[-1].replace(",", ""))
+    match = re.search(r"([\d,]+) network evaluations", log)
+    if match is None:
+        raise ValueError("the sampling has printed no network evaluations")
+    return int(match[1].replace(",", ""))
 
 
 def start_rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -248,7 +268,10 @@ def start_rows(options: argparse.Namespace) -> Iterator[Row]:
     one_step = (*QUIET, "trainer.max_steps=1", "trainer.precision=32-true")
     commands = {
         'python -c "import torch"': ["-c", "import torch"],
-        'python -c "import blackout"': ["-c", "import blackout"],
+        'python -c "from blackout import load_model"': [
+            "-c",
+            "from blackout import load_model",
+        ],
         "python train.py --help": [train, "--help"],
         "python train.py, one step without scores": [train, *one_step],
         "python train.py": [train],
