@@ -3,7 +3,8 @@
 Posterior samples of 2, 5 and 10 elements of 50 levels with an exact prior, 10,000 by each method:
 nothing is trained. The scores are Hellinger distance and total variation to the exact posterior of
 the first two elements, as in the paper; those of as many exact draws and of the prior stand next to
-them. The command writes benchmarks/results/paper_posteriors.json after every seed.
+them. The command writes benchmarks/results/paper_posteriors.json after every seed; `--figure FILE`
+draws that file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from matplotlib import pyplot
 
 from benchmarks.measure import arguments, report
 
@@ -112,11 +114,47 @@ def _line(name: str, values: list[list[float]], published: list[str]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
+def draw(results: Mapping[str, Any], out: Path) -> None:
+    """Draw the total variations, here and as published, against the number of elements."""
+    rows = results["rows"]
+    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    for number, (method, name) in enumerate(METHODS.items()):
+        means = [
+            mean(
+                row["total_variation"]
+                for row in rows
+                if (row["method"], row["elements"]) == (method, elements)
+            )
+            for elements in ELEMENTS
+        ]
+        axes.plot(ELEMENTS, means, marker="o", color=f"C{number}", label=name)
+        if method in PUBLISHED:
+            published = [score[1] for score in PUBLISHED[method]]
+            axes.plot(ELEMENTS, published, marker="x", linestyle="--", color=f"C{number}")
+    exact = [
+        mean(row["floor_total_variation"] for row in rows if row["elements"] == elements)
+        for elements in ELEMENTS
+    ]
+    axes.plot(ELEMENTS, exact, color="black", label="exact draws")
+    axes.plot([], [], color="gray", linestyle="--", marker="x", label="published")
+    axes.set_xlabel("elements")
+    axes.set_ylabel("total variation")
+    axes.set_xticks(ELEMENTS)
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside right center", fontsize=8)
+    figure.savefig(out, dpi=90)
+    pyplot.close(figure)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the scores of all methods, and write them as JSON after every seed."""
     parser = arguments(__doc__ or "")
     parser.set_defaults(json=RESULTS, threads=1, device="cpu", repetitions=2)
+    parser.add_argument("--figure", type=Path, default=None, help="draw the results of --json")
     options = parser.parse_args(argv)
+    if options.figure is not None:
+        draw(json.loads(options.json.read_text(encoding="utf-8")), options.figure)
+        return
     torch.set_num_threads(options.threads)
     if options.quick and options.json == RESULTS:
         options.json = None

@@ -222,11 +222,7 @@ def test_the_command_solves_problems(monkeypatch, capsys, folder, tmp_path):  # 
         assert code == 2 and word in output.err and len(output.err.splitlines()) == 1
     if importlib.util.find_spec("ortools") is None:
         code, output = run_solve(monkeypatch, capsys, "mis", folder, "--method", "cpsat")
-        assert (
-            code == 2
-            and ".[solvers]" in output.err
-            and len(output.err.splitlines()) == 1
-        )
+        assert code == 2 and ".[solvers]" in output.err and len(output.err.splitlines()) == 1
 
 
 def test_the_log_density_is_evaluated_once_per_visited_state(
