@@ -139,7 +139,7 @@ def update(page: str) -> str:
     """
     if len(MARKER.findall(page)) != 2 * len(MARKED.findall(page)):
         raise ValueError("a table needs `<!-- table: NAME -->` and `<!-- end of table -->`")
-    return MARKED.sub(lambda match: f"{match[1]}{markdown(match[2])}\n{match[4]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}\n{markdown(match[2])}\n\n{match[4]}", page)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Speed and memory of whole commands on a CPU: `python -m benchmarks.speed`.
 
     python -m benchmarks.speed --data_dir data  # networks
-    python -m benchmarks.speed --what start     # start-up, and the whole default run
+    python -m benchmarks.speed --what start     # start-up, and a short run
 
 The first writes benchmarks/results/speed.json, the second benchmarks/results/start.json.
 
@@ -16,6 +16,7 @@ off.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -37,6 +38,9 @@ from benchmarks.peers.generators import compose_model
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NOISE_LEVELS = 1000  # of DDPM
+# a short training with samples, scores and report: the first useful result
+RESULT_STEPS = "trainer.max_steps=300"
+RESULT = f"python train.py {RESULT_STEPS}"
 QUIET = (
     "metrics=none",
     "callbacks.progress=null",
@@ -263,7 +267,7 @@ def evaluations_of(folder: Path) -> int:
 
 
 def start_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Return CPU seconds and memory of start-ups and of the whole default run."""
+    """Return CPU seconds and memory of start-ups and of a short run."""
     train = str(ROOT / "train.py")
     one_step = (*QUIET, "trainer.max_steps=1", "trainer.precision=32-true")
     commands = {
@@ -274,23 +278,35 @@ def start_rows(options: argparse.Namespace) -> Iterator[Row]:
         ],
         "python train.py --help": [train, "--help"],
         "python train.py, one step without scores": [train, *one_step],
-        "python train.py": [train],
+        RESULT: [train, RESULT_STEPS],
     }
     if options.quick:
-        del commands["python train.py"]
+        del commands[RESULT]
     for name, words in commands.items():
         usages = []
-        whole = name == "python train.py"
-        for _ in range(1 if whole else options.repetitions):
+        scores: Row = {}
+        for _ in range(1 if name == RESULT else options.repetitions):
             with TemporaryDirectory() as folder:
-                kept = [f"runs_dir={options.runs.resolve()}"] if whole and options.runs else []
+                runs = (options.runs or Path(folder) / "runs").resolve()
+                kept = [f"runs_dir={runs}"] if name == RESULT else []
                 usages.append(run([*words, *kept], Path(folder)))
+                if name == RESULT:
+                    scores = run_scores(runs)
         yield {
             "command": name,
             "CPU s": min(usage.seconds for usage in usages),
             "CPU s, all": [usage.seconds for usage in usages],
             "peak GiB": max(usage.memory for usage in usages),
+            "scores": scores,
         }
+
+
+def run_scores(runs: Path) -> Row:
+    """Return a run's Frechet distance, with those of real digits and of a Gaussian copula."""
+    (file,) = runs.glob("digits/*/metrics.json")
+    metrics = json.loads(file.read_text(encoding="utf-8"))
+    name = "frechet_distance_digits"
+    return {"samples": metrics["values"][name], **metrics["references"][name]}
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -306,23 +322,35 @@ def table(results: Mapping[str, Any]) -> str:
         cells = [
             row["case"],
             f"{row['batch']}, {row['precision']}",
-            f"{row['batch'] / row['s per step']:.3g}",
-            f"{row['batch'] / row['s per step of plain DDPM']:.3g}",
-            f"{evaluations:.3g}",
-            f"{samples:.2g} ({row['evaluations per sample']})",
+            format_rate(row["batch"] / row["s per step"]),
+            format_rate(row["batch"] / row["s per step of plain DDPM"]),
+            format_rate(evaluations),
+            f"{format_rate(samples)} ({row['evaluations per sample']})",
             f"{row['peak GiB']:.1f} GiB",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def format_rate(value: float) -> str:
+    """Return a rate with at least two digits."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def start_table(results: Mapping[str, Any]) -> str:
     """Return the CPU seconds and memory of commands."""
-    lines = ["| command | CPU seconds | peak memory |", "|---|---|---|"]
+    lines = [
+        "| command | CPU seconds | peak memory | Fréchet distance (real digits; copula) |",
+        "|---|---|---|---|",
+    ]
     for row in results["rows"]:
         seconds = row["CPU s"]
         text = f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}"
-        lines.append(f"| `{row['command']}` | {text} | {row['peak GiB']:.1f} GiB |")
+        scores = ""
+        if row["scores"]:
+            values = [row["scores"][key] for key in ("samples", "held_out_data", "gaussian_copula")]
+            scores = "{:.2f} ({:.2f}; {:.2f})".format(*values)
+        lines.append(f"| `{row['command']}` | {text} | {row['peak GiB']:.1f} GiB | {scores} |")
     return "\n".join(lines)
 
 
@@ -336,7 +364,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(threads=1, device="cpu", repetitions=2)
     parser.add_argument("--what", choices=WHAT, default="networks")
     parser.add_argument("--data_dir", type=Path, default=Path("data"), help="with MNIST, CIFAR-10")
-    parser.add_argument("--runs", type=Path, default=None, help="where the default run is kept")
+    parser.add_argument("--runs", type=Path, default=None, help="where the short run is kept")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     if options.json is None and not options.quick:
