@@ -10,6 +10,7 @@ trained on a CPU, which is not the paper's.
 from __future__ import annotations
 
 import argparse
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,17 @@ def page() -> str:
     return "\n".join(
         ["# Coverage of the five papers", "", f"States, and their rows: {states}.", "", run, *lines]
     )
+
+
+def table() -> str:
+    """Return how many rows of each paper are in each state, in Markdown."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for paper, row in rows():
+        counts[paper][row["state"]] += 1
+    lines = [f"| paper | {' | '.join(STATES)} |", "|---" * (1 + len(STATES)) + "|"]
+    for paper, by_state in counts.items():
+        lines.append(f"| {paper} | {' | '.join(str(by_state[state]) for state in STATES)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:

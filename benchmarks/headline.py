@@ -35,7 +35,10 @@ SCORE = "frechet_distance_digits"
 
 # of the comparison of image generators; evaluations are those of the default sampler
 NUM_EVALUATIONS = 25
-PEER_SCORES = ("Fréchet distance", "forest AUC")
+PEER_SCORES = {
+    "Fréchet distance": "Fréchet distance, other features ↓",
+    "forest AUC": "AUC of real against drawn ↓",
+}
 OWN_METHOD = "blackout"
 REAL_IMAGES = "training images"
 
@@ -91,32 +94,34 @@ def table(headline: Row, images: Row, posteriors: Row, energies: Row) -> str:
     log_z = {row["method"]: row for row in energies["rows"]}
     lines = [
         [
-            "generate 8x8 digits",
+            "8x8 digits, default training",
             "Fréchet distance ↓",
             spread(drawn["value"], 2),
             f"Gaussian copula: {spread(drawn['alternative'], 2)}",
             f"real digits: {spread(drawn['ideal'], 2)}",
             f"{len(drawn['value'])} trainings",
         ],
+        *(
+            [
+                f"8x8 digits, {images['seconds']:.0f} CPU seconds, {NUM_EVALUATIONS} evaluations",
+                description,
+                score_text(image_row(images, OWN_METHOD), score),
+                best_peer(images, score),
+                f"training images: {score_text(image_row(images, REAL_IMAGES), score)}",
+                f"{images['trainings']} training{'s' if images['trainings'] > 1 else ''}",
+            ]
+            for score, description in PEER_SCORES.items()
+        ),
         [
-            f"the same in {images['seconds']:.0f} CPU seconds, with {NUM_EVALUATIONS} network "
-            "evaluations",
-            "; ".join(f"{name} ↓" for name in PEER_SCORES),
-            scores_text(images, OWN_METHOD),
-            "; ".join(best_peer(images, score) for score in PEER_SCORES),
-            f"training images: {scores_text(images, REAL_IMAGES)}",
-            f"{images['trainings']} training{'s' if images['trainings'] > 1 else ''}",
-        ],
-        [
-            "solve small inverse problems",
-            "total variation to the exact posterior ↓",
+            "small inverse problems",
+            "total variation to exact posterior ↓",
             f"{mean(chosen):.3f}",
             "; ".join(f"{name}: {versus(chosen, values)}" for name, values in baselines.items()),
             f"perfect samples: {mean(perfect):.3f}",
             f"{len(problems)} problems",
         ],
         [
-            "log Z of a critical 16x16 Ising model in 2 CPU seconds",
+            "log Z, critical 16x16 Ising model, 2 CPU seconds",
             "RMS error ↓",
             f"annealing: {root_mean_square(log_z['blackout annealing'])}",
             "; ".join(
@@ -139,14 +144,14 @@ def score_text(row: Row, score: str) -> str:
     return format_value(row[score]) + ("" if error is None else f" ± {format_value(error)}")
 
 
-def scores_text(images: Row, method: str) -> str:
-    """Return the scores of a method at the evaluations of the default sampler."""
+def image_row(images: Row, method: str) -> Row:
+    """Return the row of a method at the evaluations of the default sampler."""
     (row,) = [
         row
         for row in images["rows"]
         if row["method"] == method and row["evaluations"] in (None, NUM_EVALUATIONS)
     ]
-    return "; ".join(score_text(row, score) for score in PEER_SCORES)
+    return row
 
 
 def best_peer(images: Row, score: str) -> str:

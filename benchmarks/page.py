@@ -24,12 +24,15 @@ from typing import Any
 
 from benchmarks import (
     calibration,
+    coverage,
     flag_rates,
     headline,
     known_probability,
+    paper_posteriors,
     permutation_winners,
     posterior_accuracy,
     posterior_constants,
+    speed,
 )
 from benchmarks.peers import layouts
 from benchmarks.peers import results as peers
@@ -37,6 +40,7 @@ from benchmarks.peers import results as peers
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+ANSWER = re.compile(r"\*\*Answer[^*]*\*\* (.+?\.)(?=\s+[A-Z*`]|\s*$)", re.DOTALL | re.MULTILINE)
 MARKER = re.compile(r"<!-- (?:table: .*?|end of table) -->")
 
 
@@ -46,7 +50,7 @@ class Table:
 
     Args:
         function: the contents of the files, in this order -> Markdown.
-        files: names in benchmarks/results, without `.json`.
+        files: names in benchmarks/results, without `.json`; none for a table of other files.
         setup: whether a line with command, machine, date and file of each result follows.
     """
 
@@ -55,10 +59,23 @@ class Table:
     setup: bool = True
 
 
+def results_index() -> str:
+    """Return the pages of docs/results with the first sentence of each of their answers."""
+    lines = ["| page | answer |", "|---|---|"]
+    for path in sorted((ROOT / "docs" / "results").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        answers = [" ".join(answer.split()) for answer in ANSWER.findall(text)]
+        if path.name != "index.md":
+            title = text.splitlines()[0].removeprefix("# ")
+            lines.append(f"| [{title}]({path.name}) | {' '.join(answers)} |")
+    return "\n".join(lines)
+
+
 # one line for each table; the function is next to the benchmark that writes the file
 TABLES = {
     "calibration": Table(calibration.table, ("calibration",)),
     "calibration_summary": Table(calibration.summary, ("calibration",)),
+    "coverage": Table(coverage.table, ()),
     "flag_rates": Table(flag_rates.table, ("flag_rates",)),
     "headline": Table(
         headline.table,
@@ -67,13 +84,20 @@ TABLES = {
     ),
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
     "known_probability_summary": Table(known_probability.summary, ("known_probability",)),
+    "paper_posteriors": Table(paper_posteriors.table, ("paper_posteriors",)),
     "peers_energies": Table(peers.table, ("peers_energies",)),
+    "peers_cells": Table(peers.table, ("peers_cells",)),
     "peers_images": Table(layouts.image_table, ("peers_images",)),
+    "peers_posteriors": Table(layouts.posterior_table, ("peers_posteriors",)),
+    "peers_processes": Table(layouts.image_table, ("peers_processes",)),
     "permutations": Table(permutation_winners.table, ("permutations",)),
     "permutations_summary": Table(permutation_winners.summary, ("permutations",)),
     "posterior_constants": Table(posterior_constants.table, ("posterior_constants",)),
     "posterior_summary": Table(posterior_accuracy.summary, ("posterior_methods",)),
     "posterior_methods": Table(posterior_accuracy.table, ("posterior_methods",)),
+    "results_index": Table(results_index, ()),
+    "speed": Table(speed.table, ("speed",)),
+    "start": Table(speed.start_table, ("start",)),
 }
 
 
@@ -123,7 +147,7 @@ def update(page: str) -> str:
     """
     if len(MARKER.findall(page)) != 2 * len(MARKED.findall(page)):
         raise ValueError("a table needs `<!-- table: NAME -->` and `<!-- end of table -->`")
-    return MARKED.sub(lambda match: f"{match[1]}{markdown(match[2])}\n{match[4]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}\n{markdown(match[2])}\n\n{match[4]}", page)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

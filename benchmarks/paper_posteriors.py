@@ -3,7 +3,8 @@
 Posterior samples of 2, 5 and 10 elements of 50 levels with an exact prior, 10,000 by each method:
 nothing is trained. The scores are Hellinger distance and total variation to the exact posterior of
 the first two elements, as in the paper; those of as many exact draws and of the prior stand next to
-them. The command writes benchmarks/results/paper_posteriors.json after every seed.
+them. The command writes benchmarks/results/paper_posteriors.json after every row; `--figure FILE`
+draws that file.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from matplotlib import pyplot
 
 from benchmarks.measure import arguments, report
 
@@ -25,11 +27,11 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "paper_posteriors.json"
 ELEMENTS = (2, 5, 10)
 METHODS = {
-    "svdd": "SVDD-PM, 20 particles",
-    "smc": "SMC",
-    "dps": "DPS",
-    "sgdd_published": "SGDD as published",
     "sgdd": "SGDD, corrected",
+    "sgdd_published": "SGDD as published",
+    "dps": "DPS",
+    "smc": "SMC",
+    "svdd": "SVDD-PM, 20 particles",
 }
 # Hellinger distance and total variation for 2, 5 and 10 elements [Chu 2025, Table 2]
 PUBLISHED = {
@@ -70,12 +72,11 @@ def sample(method: str, elements: int, seed: int, num_samples: int) -> Row:
     }
 
 
-def seed_rows(seed: int, quick: bool) -> Iterator[Row]:
+def seed_rows(methods: Iterable[str], seed: int, quick: bool) -> Iterator[Row]:
     """Return a row for each method and number of elements."""
-    for method in METHODS:
+    for method in methods:
         for elements in ELEMENTS[:1] if quick else ELEMENTS:
             row = sample(method, elements, seed, 20 if quick else 10_000)
-            print(row, flush=True)
             yield row
 
 
@@ -85,7 +86,7 @@ def table(results: Mapping[str, Any]) -> str:
     columns = [f"{elements} elements | published" for elements in ELEMENTS]
     lines = [f"| method | {' | '.join(columns)} |", "|---" * (1 + 2 * len(ELEMENTS)) + "|"]
     references = {"prior": "prior_total_variation", "exact draws": "floor_total_variation"}
-    for method, name in METHODS.items():
+    for method in dict.fromkeys(row["method"] for row in rows):
         values = [
             [
                 row["total_variation"]
@@ -95,7 +96,7 @@ def table(results: Mapping[str, Any]) -> str:
             for elements in ELEMENTS
         ]
         published = [f"{score[1]:.3f}" for score in PUBLISHED.get(method, ())] or ["-"] * 3
-        lines.append(_line(name, values, published))
+        lines.append(_line(METHODS[method], values, published))
     for name, column in references.items():
         values = [
             [row[column] for row in rows if row["elements"] == elements] for elements in ELEMENTS
@@ -112,19 +113,59 @@ def _line(name: str, values: list[list[float]], published: list[str]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
+def draw(results: Mapping[str, Any], out: Path) -> None:
+    """Draw the total variations, here and as published, against the number of elements."""
+    rows = results["rows"]
+    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    for number, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
+        means = [
+            mean(
+                row["total_variation"]
+                for row in rows
+                if (row["method"], row["elements"]) == (method, elements)
+            )
+            for elements in ELEMENTS
+        ]
+        axes.plot(ELEMENTS, means, marker="o", color=f"C{number}", label=METHODS[method])
+        if method in PUBLISHED:
+            published = [score[1] for score in PUBLISHED[method]]
+            axes.plot(ELEMENTS, published, marker="x", linestyle="--", color=f"C{number}")
+    exact = [
+        mean(row["floor_total_variation"] for row in rows if row["elements"] == elements)
+        for elements in ELEMENTS
+    ]
+    axes.plot(ELEMENTS, exact, color="black", label="exact draws")
+    axes.plot([], [], color="gray", linestyle="--", marker="x", label="published")
+    axes.set_xlabel("elements")
+    axes.set_ylabel("total variation")
+    axes.set_xticks(ELEMENTS)
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside right center", fontsize=8)
+    figure.savefig(out, dpi=90)
+    pyplot.close(figure)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the scores of all methods, and write them as JSON after every seed."""
     parser = arguments(__doc__ or "")
     parser.set_defaults(json=RESULTS, threads=1, device="cpu", repetitions=2)
+    parser.add_argument("--only", choices=METHODS, action="append", help="methods; default: all")
+    parser.add_argument("--figure", type=Path, default=None, help="draw the results of --json")
     options = parser.parse_args(argv)
+    if options.figure is not None:
+        draw(json.loads(options.json.read_text(encoding="utf-8")), options.figure)
+        return
     torch.set_num_threads(options.threads)
     if options.quick and options.json == RESULTS:
         options.json = None
+    methods = options.only or list(METHODS)
+    command = f"python -m benchmarks.paper_posteriors --repetitions {options.repetitions}"
+    command += "".join(f" --only {method}" for method in options.only or ())
     rows: list[Row] = []
     for seed in range(1 if options.quick else options.repetitions):
-        rows += seed_rows(seed, options.quick)
-        command = f"python -m benchmarks.paper_posteriors --repetitions {seed + 1}"
-        report("Table 2 of SGDD", rows, options, command=command)
+        for row in seed_rows(methods, seed, options.quick):
+            rows.append(row)
+            report("Table 2 of SGDD", rows, options, command=command)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speed and memory of whole commands on a CPU: `python -m benchmarks.speed`.
 
     python -m benchmarks.speed --data_dir data  # networks
-    python -m benchmarks.speed --what start     # start-up, and the whole default run
+    python -m benchmarks.speed --what start     # start-up, and a short run
 
 The first writes benchmarks/results/speed.json, the second benchmarks/results/start.json.
 
@@ -16,7 +16,9 @@ off.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,9 @@ from benchmarks.peers.generators import compose_model
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NOISE_LEVELS = 1000  # of DDPM
+# a short training with samples, scores and report: the first useful result
+RESULT_STEPS = "trainer.max_steps=300"
+RESULT = f"python train.py {RESULT_STEPS}"
 QUIET = (
     "metrics=none",
     "callbacks.progress=null",
@@ -43,6 +48,17 @@ QUIET = (
     "trainer.limit_val_batches=0",
     "trainer.limit_test_batches=0",
 )
+
+# Runs a command and writes its CPU seconds and peak memory. It is a small process of its own, since
+# the peak of a new process is at least the memory of the one that has started it.
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{usage.ru_utime + usage.ru_stime} {usage.ru_maxrss}")
+sys.exit(code)
+"""
 
 Row = dict[str, Any]
 
@@ -126,15 +142,17 @@ def run(words: Sequence[str], folder: Path) -> Usage:
         "PYTHONPATH": str(ROOT),
     }
     log = folder / "log.txt"
+    usage = folder / "usage.txt"
+    command = [sys.executable, "-c", MEASURE, str(usage), sys.executable, *words]
     with log.open("w", encoding="utf-8") as output:
-        command = [sys.executable, *words]
-        process = subprocess.Popen(
+        process = subprocess.run(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
-        _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise subprocess.CalledProcessError(status, command, log.read_text(encoding="utf-8"))
-    return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20)
+    if process.returncode != 0:
+        text = log.read_text(encoding="utf-8")
+        raise subprocess.CalledProcessError(process.returncode, command, text)
+    seconds, memory = usage.read_text(encoding="utf-8").split()
+    return Usage(float(seconds), float(memory) / 2**20)
 
 
 def train_command(case: Case, steps: int, run_id: str, data_dir: Path) -> list[str]:
@@ -213,7 +231,7 @@ def network_rows(options: argparse.Namespace) -> Iterator[Row]:
                 # 2. Draw few and many samples.
                 short = run(sample_command(case, few_samples, f"b{repetition}"), folder)
                 long = run(sample_command(case, many_samples, f"b{repetition}"), folder)
-                evaluations = (many_samples - few_samples) * evaluations_of(folder, case)
+                evaluations = (many_samples - few_samples) * evaluations_of(folder)
                 sampling.append((long.seconds - short.seconds) / evaluations)
                 # 3. Train the same network in a plain loop.
                 baseline.append(baseline_step_seconds(case, data_dir))
@@ -235,39 +253,60 @@ def network_rows(options: argparse.Namespace) -> Iterator[Row]:
         }
 
 
-def evaluations_of(folder: Path, case: Case) -> int:
-    """Return the network evaluations per sample that the last sampling took."""
+def evaluations_of(folder: Path) -> int:
+    """Return the network evaluations per sample that the last sampling printed.
+
+    Raises:
+        ValueError: it printed none.
+    """
     log = (folder / "log.txt").read_text(encoding="utf-8")
-    words = log.split(" network evaluations")[0].split()
-    return int(words[-1].replace(",", ""))
+    match = re.search(r"([\d,]+) network evaluations", log)
+    if match is None:
+        raise ValueError("the sampling has printed no network evaluations")
+    return int(match[1].replace(",", ""))
 
 
 def start_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Return CPU seconds and memory of start-ups and of the whole default run."""
+    """Return CPU seconds and memory of start-ups and of a short run."""
     train = str(ROOT / "train.py")
     one_step = (*QUIET, "trainer.max_steps=1", "trainer.precision=32-true")
     commands = {
         'python -c "import torch"': ["-c", "import torch"],
-        'python -c "import blackout"': ["-c", "import blackout"],
+        'python -c "from blackout import load_model"': [
+            "-c",
+            "from blackout import load_model",
+        ],
         "python train.py --help": [train, "--help"],
         "python train.py, one step without scores": [train, *one_step],
-        "python train.py": [train],
+        RESULT: [train, RESULT_STEPS],
     }
     if options.quick:
-        del commands["python train.py"]
+        del commands[RESULT]
     for name, words in commands.items():
         usages = []
-        whole = name == "python train.py"
-        for _ in range(1 if whole else options.repetitions):
+        scores: Row = {}
+        for _ in range(1 if name == RESULT else options.repetitions):
             with TemporaryDirectory() as folder:
-                kept = [f"runs_dir={options.runs.resolve()}"] if whole and options.runs else []
+                runs = (options.runs or Path(folder) / "runs").resolve()
+                kept = [f"runs_dir={runs}"] if name == RESULT else []
                 usages.append(run([*words, *kept], Path(folder)))
+                if name == RESULT:
+                    scores = run_scores(runs)
         yield {
             "command": name,
             "CPU s": min(usage.seconds for usage in usages),
             "CPU s, all": [usage.seconds for usage in usages],
             "peak GiB": max(usage.memory for usage in usages),
+            "scores": scores,
         }
+
+
+def run_scores(runs: Path) -> Row:
+    """Return a run's Frechet distance, with those of real digits and of a Gaussian copula."""
+    (file,) = runs.glob("digits/*/metrics.json")
+    metrics = json.loads(file.read_text(encoding="utf-8"))
+    name = "frechet_distance_digits"
+    return {"samples": metrics["values"][name], **metrics["references"][name]}
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -283,23 +322,35 @@ def table(results: Mapping[str, Any]) -> str:
         cells = [
             row["case"],
             f"{row['batch']}, {row['precision']}",
-            f"{row['batch'] / row['s per step']:.3g}",
-            f"{row['batch'] / row['s per step of plain DDPM']:.3g}",
-            f"{evaluations:.3g}",
-            f"{samples:.2g} ({row['evaluations per sample']})",
+            format_rate(row["batch"] / row["s per step"]),
+            format_rate(row["batch"] / row["s per step of plain DDPM"]),
+            format_rate(evaluations),
+            f"{format_rate(samples)} ({row['evaluations per sample']})",
             f"{row['peak GiB']:.1f} GiB",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def format_rate(value: float) -> str:
+    """Return a rate with at least two digits."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def start_table(results: Mapping[str, Any]) -> str:
     """Return the CPU seconds and memory of commands."""
-    lines = ["| command | CPU seconds | peak memory |", "|---|---|---|"]
+    lines = [
+        "| command | CPU seconds | peak memory | Fréchet distance (real digits; copula) |",
+        "|---|---|---|---|",
+    ]
     for row in results["rows"]:
         seconds = row["CPU s"]
         text = f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}"
-        lines.append(f"| `{row['command']}` | {text} | {row['peak GiB']:.1f} GiB |")
+        scores = ""
+        if row["scores"]:
+            values = [row["scores"][key] for key in ("samples", "held_out_data", "gaussian_copula")]
+            scores = "{:.2f} ({:.2f}; {:.2f})".format(*values)
+        lines.append(f"| `{row['command']}` | {text} | {row['peak GiB']:.1f} GiB | {scores} |")
     return "\n".join(lines)
 
 
@@ -313,7 +364,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(threads=1, device="cpu", repetitions=2)
     parser.add_argument("--what", choices=WHAT, default="networks")
     parser.add_argument("--data_dir", type=Path, default=Path("data"), help="with MNIST, CIFAR-10")
-    parser.add_argument("--runs", type=Path, default=None, help="where the default run is kept")
+    parser.add_argument("--runs", type=Path, default=None, help="where the short run is kept")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     if options.json is None and not options.quick:

@@ -28,7 +28,7 @@ Panel = Mapping[str, Any]
 
 def panels_with_values(layout: Mapping[str, Sequence[Panel]], run: OfflineRun) -> list[Panel]:
     """Return the panels of curves and pictures for which a run has values."""
-    logged = {name.split("/_type")[0] for row in run.history for name in row}
+    logged = {name.removesuffix("/filenames") for row in run.history for name in row}
     return [
         panel
         for section in layout.values()
@@ -58,9 +58,8 @@ def draw_lines(axes: Axes, panel: Panel, run: OfflineRun) -> None:
 def draw_picture(axes: Axes, panel: Panel, run_folder: Path, run: OfflineRun) -> None:
     """Draw the last picture of a panel."""
     name = panel["pictures"][0]
-    value = [row[name] for row in run.history if name in row][-1]
-    path = value["filenames"][-1] if "filenames" in value else value["path"]
-    with Image.open(run_folder / "files" / path) as picture:
+    files = [row[f"{name}/filenames"] for row in run.history if f"{name}/filenames" in row]
+    with Image.open(run_folder / "files" / files[-1][-1]) as picture:
         axes.imshow(picture.convert("RGB"))
     axes.set_title(f"{name}, the last", fontsize=9)
     axes.axis("off")

@@ -125,7 +125,21 @@ def test_the_readme_is_short_and_links_every_page():
         if path.name != "security.md"  # linked from SECURITY.md
     ]
     assert len(README.split()) <= 700
-    assert [page for page in [*pages, "docs/faq.md"] if f"]({page})" not in README] == []
+    others = ["docs/faq.md", "docs/glossary.md", "docs/gallery.md", "docs/results/index.md"]
+    assert [page for page in [*pages, *others] if f"]({page})" not in README] == []
+
+
+def test_every_page_is_at_most_two_links_from_the_readme():
+    first = linked_pages(ROOT / "README.md")
+    second = {page for linked in first for page in linked_pages(linked)}
+    pages = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages - first - second == set()
+
+
+def linked_pages(page):
+    """Return the pages of the repository that a page links."""
+    links = re.findall(r"\]\(([\w/.]+\.md)(?:#[\w-]+)?\)", page.read_text())
+    return {(page.parent / link).resolve() for link in links}
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python train.py")])

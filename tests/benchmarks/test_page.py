@@ -37,6 +37,27 @@ def test_pages_of_results_are_short(name):
     assert len(" ".join(words).split()) <= 500
 
 
+def test_a_number_with_an_error_has_one_home():
+    """Outside generated tables and the outputs of commands, it is on one page only."""
+    homes = {}
+    for name, text in PAGES.items():
+        text = re.sub(r"```.*?```", "", page.MARKED.sub("", text), flags=re.DOTALL)
+        for number in re.findall(r"\d+\.\d+ ± \d+(?:\.\d+)?", text):
+            homes.setdefault(number, set()).add(name)
+    assert {number: names for number, names in homes.items() if len(names) > 1} == {}
+
+
+def test_the_index_of_results_has_the_answer_of_every_page(tmp_path, monkeypatch):
+    folder = tmp_path / "docs" / "results"
+    folder.mkdir(parents=True)
+    (folder / "index.md").write_text("# Results\n")
+    (folder / "a.md").write_text("# A\n\n**Answer.** It is 0.5 ± 0.1\nin all. More.\n")
+    (folder / "b.md").write_text("# B\n\n**Answer, x.** Yes.\n\n**Answer, y.** No. More.\n")
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    lines = page.results_index().splitlines()
+    assert lines[2:] == ["| [A](a.md) | It is 0.5 ± 0.1 in all. |", "| [B](b.md) | Yes. No. |"]
+
+
 def test_an_outdated_table_is_found_and_written(tmp_path, monkeypatch, capsys):
     path = tmp_path / "README.md"
     path.write_text("# Title\n\n<!-- table: headline -->\nold\n<!-- end of table -->\n\nText.\n")
