@@ -96,7 +96,7 @@ HOSTILE = {
     ),
     "encoded otherwise": (
         ("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"),
-        "encoder returns",
+        "encoder must return",
     ),
     "a reward measures nothing": (
         ("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"),

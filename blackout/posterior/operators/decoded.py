@@ -28,6 +28,7 @@ class Decoded(Operator):
     References: Chu et al. 2025, appendix D.1.
 
     Example:
+        >>> import torch
         >>> from blackout.posterior import Identity
         >>> operator = Decoded(lambda x: 2 * x, (3,), Identity())
         >>> operator(torch.tensor([[3, 0, 1]])).tolist()
