@@ -57,7 +57,9 @@ def sample(method: str, elements: int, seed: int, num_samples: int) -> Row:
         ]
         command = [sys.executable, "sample.py", *settings]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        metrics = json.loads((Path(folder) / "samples" / "metrics.json").read_text(encoding="utf-8"))
+        metrics = json.loads(
+            (Path(folder) / "samples" / "metrics.json").read_text(encoding="utf-8")
+        )
     names = [
         prefix + name
         for prefix in ("", "floor_", "prior_")

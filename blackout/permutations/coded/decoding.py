@@ -57,7 +57,9 @@ class Passes:
         }
         unknown = sorted(options.keys() - {"greedy"})
         if unknown:
-            raise UserError(f"sampler.{unknown[0]}: no such option; the only one is sampler.greedy")
+            raise UserError(
+                f"sampler.{unknown[0]}: no such setting; the only one is sampler.greedy"
+            )
         for name in ("passes", "order"):
             if settings.get(name) is not None:
                 options[name] = settings[name]
