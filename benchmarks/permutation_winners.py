@@ -3,7 +3,8 @@ benchmarks.permutation_winners`.
 
 Every row has the CPU seconds of the whole method on one thread: of a network those of `train.py`
 and `sample.py`, which of rankings also fit the classical models, of a simple method those of
-fitting and solving. Networks have about a minute; simple methods stop when they have finished.
+fitting and solving. Networks have half a minute to a minute; simple methods stop when they have
+finished.
 
 - tours: 10 uniform cities; the mean gap to the shortest tour.
 - sorting: five numbers of two 8x8 digits; the share of lists sorted right.
