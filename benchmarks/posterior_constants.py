@@ -229,7 +229,8 @@ def table(results: Mapping[str, Any]) -> str:
                 continue
             differences = np.subtract(row["distances"], default["distances"])
             error = differences.std(ddof=1) / math.sqrt(len(differences))
-            cells.append(f"{row['value']}: {differences.mean():+.3f} ± {error:.3f}")
+            mean = differences.mean().round(3) + 0.0  # not -0
+            cells.append(f"{row['value']}: {mean:+.3f} ± {error:.3f}")
         lines.append(
             f"| {setting} | {default['value']}: {default['distance']:.3f} | {'; '.join(cells)} "
             f"| {default['perfect']:.3f} |"

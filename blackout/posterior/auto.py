@@ -168,6 +168,7 @@ class Auto(SplitGibbs):
     """
 
     is_markov_chain: ClassVar[bool] = False
+    # other shares of sweeps and moves: docs/reference/posteriors.md
     sweeps: int = 42
     polish: int = 20
 

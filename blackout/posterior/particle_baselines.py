@@ -88,7 +88,7 @@ class SMC(Method):
             finds the best of them, not the posterior.
         look_ahead: power of L at the expected data that values a state. L itself replaces it at the
             end, so that neither the limit nor the expectation of the evidence depends on it.
-            On exact posteriors 0, 0.25 and 0.5 are alike, and 1 is a little worse
+            On four exact posteriors no other power is better than 0.5, and 1 is worse
             (benchmarks/results/posterior_constants.json).
 
     References: Chu et al. 2025, appendix C.2.3 and eq. 55 and 56; Li et al. 2024 (SVDD-PM);

@@ -54,7 +54,9 @@ from blackout.random import SampleStreams
 # levels are times of the forward process
 FIRST_LEVEL = 3.0
 LAST_LEVEL = 0.01
-LAST_LEVEL_COUNTS = 0.2  # pure death of counts: below, chains rarely gain a unit
+# pure death of counts: below, chains rarely gain a unit (measured in
+# docs/reference/posteriors.md)
+LAST_LEVEL_COUNTS = 0.2
 LAST_LEVEL_BITS = 0.02  # pure death of bits
 PUBLISHED_FIRST_LEVEL = 20.0  # Chu et al. 2025, appendix C.3
 PUBLISHED_LAST_LEVEL = 1e-4
