@@ -159,7 +159,8 @@ def reduced_options(words: list[str]) -> list[str]:
 def make_files(page: str) -> None:
     """Write the files that commands of the pages read."""
     generator = np.random.default_rng(0)
-    np.save("counts.npy", generator.integers(0, 17, (60, 1, 8, 8)))
+    shape, largest = ((60, 5), 3) if page == "energies" else ((60, 1, 8, 8), 16)
+    np.save("counts.npy", generator.integers(0, largest + 1, shape))
     np.save("binary.npy", generator.integers(0, 2, (60, 5)))
     np.savez(
         "cells.npz",
