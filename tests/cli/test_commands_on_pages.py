@@ -172,9 +172,9 @@ def make_files(page: str) -> None:
     table[3:30, 2] = ""
     rows = [",".join(row) for row in [["a", "b", "c", "d"], *table.tolist()]]
     Path("table.csv").write_text("\n".join(rows) + "\n")
-    mask = np.zeros((8, 8), bool)
+    mask = np.zeros((8, 8, 1), bool)
     mask[:4] = True
-    np.savez("known.npz", x0=generator.integers(0, 17, (8, 8)), mask=mask)
+    np.savez("known.npz", x0=generator.integers(0, 17, (8, 8, 1)), mask=mask)
     couplings = np.triu(generator.normal(0, 0.2, (6, 6)), 1)
     if page == "energy":
         np.savez("mine.npz", J=couplings + couplings.T, h=np.zeros(6))
