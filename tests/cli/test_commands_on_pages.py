@@ -159,7 +159,8 @@ def reduced_options(words: list[str]) -> list[str]:
 def make_files(page: str) -> None:
     """Write the files that commands of the pages read."""
     generator = np.random.default_rng(0)
-    np.save("counts.npy", generator.integers(0, 17, (60, 1, 8, 8)))
+    shape, largest = ((60, 5), 3) if page == "energies" else ((60, 1, 8, 8), 16)
+    np.save("counts.npy", generator.integers(0, largest + 1, shape))
     np.save("binary.npy", generator.integers(0, 2, (60, 5)))
     np.savez(
         "cells.npz",
@@ -171,9 +172,9 @@ def make_files(page: str) -> None:
     table[3:30, 2] = ""
     rows = [",".join(row) for row in [["a", "b", "c", "d"], *table.tolist()]]
     Path("table.csv").write_text("\n".join(rows) + "\n")
-    mask = np.zeros((8, 8), bool)
+    mask = np.zeros((8, 8, 1), bool)
     mask[:4] = True
-    np.savez("known.npz", x0=generator.integers(0, 17, (8, 8)), mask=mask)
+    np.savez("known.npz", x0=generator.integers(0, 17, (8, 8, 1)), mask=mask)
     couplings = np.triu(generator.normal(0, 0.2, (6, 6)), 1)
     if page == "energy":
         np.savez("mine.npz", J=couplings + couplings.T, h=np.zeros(6))
