@@ -73,7 +73,7 @@ def digits(runs: Path, seed: int, settings: tuple[str, ...]) -> Row:
 
 def measure(runs: Path, quick: bool) -> Iterator[Row]:
     """Train and score the model for every seed."""
-    settings = ("trainer.max_steps=2", "callbacks.scores.num_samples=40") if quick else ()
+    settings = ("trainer.max_steps=20", "callbacks.scores.num_samples=40") if quick else ()
     for seed in SEEDS[:1] if quick else SEEDS:
         yield digits(runs, seed, settings)
 

@@ -88,7 +88,7 @@ def table(results: Mapping[str, Any]) -> str:
     columns = [f"{elements} elements | published" for elements in ELEMENTS]
     lines = [f"| method | {' | '.join(columns)} |", "|---" * (1 + 2 * len(ELEMENTS)) + "|"]
     references = {"prior": "prior_total_variation", "exact draws": "floor_total_variation"}
-    for method in dict.fromkeys(row["method"] for row in rows):
+    for method, name in METHODS.items():
         values = [
             [
                 row["total_variation"]
@@ -98,7 +98,7 @@ def table(results: Mapping[str, Any]) -> str:
             for elements in ELEMENTS
         ]
         published = [f"{score[1]:.3f}" for score in PUBLISHED.get(method, ())] or ["-"] * 3
-        lines.append(_line(METHODS[method], values, published))
+        lines.append(_line(name, values, published))
     for name, column in references.items():
         values = [
             [row[column] for row in rows if row["elements"] == elements] for elements in ELEMENTS
@@ -111,7 +111,7 @@ def _line(name: str, values: list[list[float]], published: list[str]) -> str:
     cells = []
     for group, quoted in zip(values, published, strict=True):
         error = f" ± {stdev(group):.3f}" if len(group) > 1 else ""
-        cells += [f"{mean(group):.3f}{error}", quoted]
+        cells += [f"{mean(group):.3f}{error}" if group else "-", quoted]
     return f"| {name} | {' | '.join(cells)} |"
 
 

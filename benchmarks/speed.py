@@ -373,7 +373,8 @@ def main(argv: list[str] | None = None) -> None:
     what = "" if options.what == "networks" else f" --what {options.what}"
     for row in WHAT[options.what](options):
         rows.append(row)
-        report("speed", rows, options, command=f"python -m benchmarks.speed{what}")
+        command = f"python -m benchmarks.speed{what} --repetitions {options.repetitions}"
+        report("speed", rows, options, command=command)
 
 
 if __name__ == "__main__":

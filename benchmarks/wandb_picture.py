@@ -48,7 +48,8 @@ def draw_lines(axes: Axes, panel: Panel, run: OfflineRun) -> None:
                 marker="." if len(rows) < 20 else "",
                 label=name,
             )
-    axes.set_title(", ".join(panel["lines"]), fontsize=9)
+    names = [name for name in panel["lines"] if any(name in row for row in run.history)]
+    axes.set_title(", ".join(names), fontsize=9)
     axes.set_xlabel("images seen", fontsize=8)
     axes.tick_params(labelsize=7)
     if panel.get("log"):
