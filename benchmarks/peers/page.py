@@ -66,10 +66,20 @@ def posterior_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def cell_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of cells with three decimals of bits per gene, whose differences are small."""
+    table = []
+    for row in rows:
+        bits = row["bits per gene"]
+        table.append(row | {"bits per gene": None if bits is None else f"{bits:.3f}"})
+    return table
+
+
 # how the rows of a result file are shown, where not as they are
 LAYOUTS: dict[str, Callable[[Sequence[Row]], list[Row]]] = {
     "images": image_rows,
     "processes": image_rows,
+    "cells": cell_rows,
     "posteriors": posterior_rows,
 }
 
