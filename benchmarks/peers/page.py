@@ -67,7 +67,7 @@ def posterior_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def cell_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of cells with three decimals of bits per gene, whose differences are small."""
+    """Return the rows of cells with three decimals of bits per gene."""
     table = []
     for row in rows:
         bits = row["bits per gene"]
