@@ -53,7 +53,7 @@ Result = tuple[Row, Tensor]
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDOUT = 0.2  # share of the cells for the test
-NUM_SIMULATED_CELLS = 2500
+NUM_SIMULATED_CELLS = 2000
 UNITS = 1e4  # total count to which scanpy's cells were scaled before the logarithm
 SCVI_RATES = (1e-3, 4e-3)  # the first is its default
 STEPS = (6, 12, 25, 50)  # of the table of steps; 50 is the default
@@ -284,7 +284,7 @@ def write(
         options,
         "genes of cells",
         rows,
-        trainings=options.trainings,
+        trainings=max(run["training"] for run in runs) + 1,
         holdout=HOLDOUT,
         tuning=tuning,
         runs=runs,
@@ -318,26 +318,30 @@ def main(argv: list[str] | None = None) -> None:
     step_table: list[Row] = []
     tuning: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
+        # 1. Data, and the learning rate of scVI.
+        files: dict[str, Path] = {}
+        sources: dict[str, CountData] = {}
+        rates: dict[str, float] = {}
         for dataset in options.datasets:
-            # 1. Data, and the learning rate of scVI.
             table = simulated_cells(number) if dataset == "simulated" else blood_cells()
-            file = Path(folder) / f"{dataset}.npz"
-            np.savez_compressed(file, counts=table)
-            data = counts(file, holdout=HOLDOUT)
-            lr = SCVI_RATES[0]
+            files[dataset] = Path(folder) / f"{dataset}.npz"
+            np.savez_compressed(files[dataset], counts=table)
+            sources[dataset] = counts(files[dataset], holdout=HOLDOUT)
             if not options.quick:
-                lr, trials = choose_scvi_rate(data)
+                rates[dataset], trials = choose_scvi_rate(sources[dataset])
                 tuning += [{"data": dataset, **trial} for trial in trials]
 
-            # 2. Trainings in turns.
-            for seed in range(options.trainings):
+        # 2. Trainings in turns.
+        for seed in range(options.trainings):
+            for dataset, data in sources.items():
+                file = files[dataset]
                 model, seconds = train_blackout(file, Path(folder) / "runs", seed, overrides)
                 result = blackout_result(model, seconds, data, seed)
                 runs.append(judged("blackout", result, data, dataset, seed))
                 if dataset == "simulated":
                     step_table += step_runs(model, data, seed, steps)
                 if not options.quick:
-                    result = scvi_result(data, seed, lr)
+                    result = scvi_result(data, seed, rates[dataset])
                     runs.append(judged("scVI", result, data, dataset, seed))
                 for name, result in simple_results(data, seed):
                     runs.append(judged(name, result, data, dataset, seed))

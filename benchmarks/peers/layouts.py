@@ -57,9 +57,23 @@ def posterior_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def cell_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of cells with three decimals of bits per gene."""
+    table = []
+    for row in rows:
+        bits = row["bits per gene"]
+        table.append(row | {"bits per gene": None if bits is None else f"{bits:.3f}"})
+    return table
+
+
 def image_table(results: Mapping[str, Any]) -> str:
     """Return the table of `benchmarks.peers.images` or `.processes`, with its title."""
     return f"{format_title(results)}\n\n{markdown(image_rows(results['rows']))}"
+
+
+def cell_table(results: Mapping[str, Any]) -> str:
+    """Return the table of `benchmarks.peers.cells`, with its title."""
+    return f"{format_title(results)}\n\n{markdown(cell_rows(results['rows']))}"
 
 
 def posterior_table(results: Mapping[str, Any]) -> str:

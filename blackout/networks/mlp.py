@@ -49,7 +49,7 @@ class FiLMPerceptron(nn.Module):
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """Map features [B, width] and an embedding [B, width] to [B, width]."""
+        """Map features [B, width] and an embedding, [B, width] or [1, width], to [B, width]."""
         h = modulate(self.norm(x), self.film(embedding))
         h = F.silu(self.dense0(h))
         return x + self.dense1(self.dropout(h))
@@ -127,6 +127,8 @@ class ResidualMLP(nn.Module):
         Returns:
             [B, outputs * D], or [B, outputs * C, H, W] for images.
         """
+        if self.classes is None:
+            time_index = shared_time(time_index)
         embedding = self.time(time_index)
         if self.classes is not None:
             embedding = self.classes(embedding, classes)
@@ -142,6 +144,18 @@ class ResidualMLP(nn.Module):
             if self.curves is not None and counts is not None:
                 raw = raw + self.curves(counts.flatten(1), time_index)
         return raw.reshape(len(x), -1, *self.shape[1:])
+
+
+def shared_time(time_index: Tensor) -> Tensor:
+    """Return one time index, [1], if all of a batch [B] are equal on the CPU; else all of them.
+
+    In sampling, all elements of a batch have one time, and half of the work of a perceptron depends
+    on time alone. Other devices would have to wait for the comparison.
+    """
+    if time_index.device.type != "cpu" or torch.compiler.is_compiling():
+        return time_index
+    is_shared = bool((time_index == time_index[:1]).all())
+    return time_index[:1] if is_shared else time_index
 
 
 class ElementCurves(nn.Module):
@@ -169,11 +183,12 @@ class ElementCurves(nn.Module):
         self.shared = dense(features, outputs * knots, scale=NEAR_ZERO)
 
     def forward(self, counts: Tensor, time_index: Tensor) -> Tensor:
-        """Evaluate the curves at counts [B, D] and time indices [B]; returns [B, outputs * D]."""
+        """Evaluate the curves at counts [B, D] and times [B] or [1]; returns [B, outputs * D]."""
         # 1. Heights of the curves at the knots, [B, outputs, D, knots].
         embedding = F.silu(self.time(time_index))
-        shape = (len(counts), self.outputs, -1, self.knots)
+        shape = (len(embedding), self.outputs, -1, self.knots)
         heights = self.individual(embedding).view(shape) + self.shared(embedding).view(shape)
+        heights = heights.expand(len(counts), -1, -1, -1)
 
         # 2. Linear interpolation between the two neighbouring knots.
         position = torch.log2(1 + counts.float()).clamp(max=self.knots - 1)

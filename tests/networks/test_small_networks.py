@@ -95,6 +95,22 @@ def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message:
         make()
 
 
+@pytest.mark.parametrize("knots", [0, 5])
+def test_a_perceptron_evaluates_a_shared_time_once(knots: int) -> None:
+    network = ResidualMLP((6,), outputs=2, width=16, depth=2, knots=knots).eval()
+    randomise(network)
+    embedded: list[int] = []
+    network.time.register_forward_hook(lambda module, inputs, output: embedded.append(len(output)))
+    counts = torch.arange(24).view(4, 6)
+    x = counts / 24
+    times = torch.tensor([30.0, 30.0, 30.0, 400.0])
+    different = network(x, times, counts=counts)
+    shared = network(x[:3], times[:3], counts=counts[:3])
+    assert embedded == [4, 1]
+    torch.testing.assert_close(shared, different[:3], rtol=1e-4, atol=1e-4)
+    assert float((different[3] - different[2]).detach().abs().max()) > 1e-2
+
+
 def test_rotary_products_depend_on_the_difference_of_positions_only() -> None:
     """Products of rotated features depend on the positions only through their difference."""
     grid = (5, 4)
