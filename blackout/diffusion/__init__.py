@@ -17,6 +17,7 @@ from blackout.diffusion.evaluations import count_evaluations
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
+    BinnedHead,
     BirthDeathHead,
     BoundedHead,
     GammaHead,
@@ -100,6 +101,7 @@ from blackout.diffusion.totals import TotalDenoiser
 __all__ = [
     "Absorbing",
     "AbsorbingChain",
+    "BinnedHead",
     "BinomialBridge",
     "BirthDeath",
     "BirthDeathBridge",
