@@ -1,17 +1,16 @@
 """Counts of samples at both ends of their range, and what they depend on.
 
     python -m benchmarks.range_ends exact --data data
-    python -m benchmarks.range_ends samplers --data data --model runs/mnist/<run_id>
-    python -m benchmarks.range_ends restarts --data data --model runs/mnist/<run_id>
-    python -m benchmarks.range_ends predictions --data data --model runs/mnist/<run_id>
+    python -m benchmarks.range_ends predictions --data data --models NAME=RUN ...
+    python -m benchmarks.range_ends samplers --data data --models NAME=RUN ...
+    python -m benchmarks.range_ends test --data data --models NAME=RUN ...
 
 exact        samplers with the exact denoiser of a known distribution, so that all errors are
              theirs; exact draws in the last row
-samplers     samplers of one trained model
-restarts     validation images, destroyed up to a time and sampled back from there by the trained
-             model: at which times the counts at the ends go wrong
 predictions  mean predicted and mean true missing count of validation images, late in reverse time,
              of elements with X_t = 0, between, and close to max_count
+samplers     samplers of trained models, judged on validation images by a random forest
+test         the same on test images and fresh seeds, judged by gradient boosting and a classifier
 
 Each command replaces its table in benchmarks/results/range_ends.json. The data are MNIST, with
 `--quick` the digits of 8x8 pixels. `low` is the share of counts of 1 to 10 (1 of digits), `high`
@@ -24,22 +23,22 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.classifier_scores import network_classifier
 from benchmarks.measure import machine
-from benchmarks.peers.judges import two_sample_auc
-from benchmarks.peers.results import Row, describe_command, markdown
+from benchmarks.peers.judges import CONFIDENCE, FOLDS, auc_with_error, two_sample_auc
+from benchmarks.peers.results import Row, markdown
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
-from blackout.diffusion.batch_plan import plan_batch
-from blackout.diffusion.conditions import parse_conditions
 from blackout.diffusion.evaluations import evaluations_per_sample
 from blackout.diffusion.kernels import (
     BinomialBridge,
@@ -64,7 +63,8 @@ CROP = slice(7, 21)  # rows and columns of MNIST in the table `exact`
 NUM_IMAGES = 50  # of the known distribution
 VALIDATION_SEED = 1
 EVALUATIONS = (4, 10, 25, 100)
-START_LOGITS = (-6.0, -4.0, -2.0, 0.0, 2.0, 4.0)
+AVERAGED = 4  # pixels per side that are averaged before the second forest
+BOOSTING_ROUNDS = 50
 LATE_LOGITS = (0.0, 2.0, 4.0, 5.0)  # of the table `predictions`
 EXACT_KERNELS: dict[str, Kernel] = {
     "poisson": PoissonLeap(),
@@ -249,7 +249,7 @@ def exact(options: argparse.Namespace) -> Iterator[Row]:
                 yield row(name, evaluations, last, samples)
 
 
-# --- a trained model
+# --- trained models
 
 
 def classes_of(model: BlackoutDiffusion, number: int) -> list[int] | None:
@@ -265,38 +265,85 @@ def held_out(options: argparse.Namespace, data: CountData) -> Tensor:
 
 
 def samplers(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of samplers of a trained model, real images first."""
-    data = load_data(options)
-    reference = held_out(options, data)[: options.num_samples]
-    model = open_model(options)
-    band = Ends(data.max_count)
+    """Yield the rows of samplers of trained models, training images first."""
 
-    def row(name: str, evaluations: int | None, seconds: float | None, images: Tensor) -> Row:
+    def scores(images: Tensor, reference: Tensor) -> dict[str, float]:
         area, error = two_sample_auc(images, reference)
-        variances = [float(x.double().flatten(1).var(0).sum()) for x in (images, reference)]
+        averages = [F.avg_pool2d(x.float(), AVERAGED) for x in (images, reference)]
+        coarse_area, coarse_error = two_sample_auc(*averages)
         return {
-            "sampler": name,
-            "evaluations": evaluations,
-            **band.shares(histogram_of(images, data.max_count)),
-            "variance ratio": variances[0] / variances[1],
             "forest AUC": area,
             "forest AUC error": error,
-            "CPU s": seconds,
+            "AUC of averages": coarse_area,
+            "AUC of averages error": coarse_error,
         }
 
+    yield from judge_models(options, scores)
+
+
+def test(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of the same on test images, with judges that chose nothing."""
+    options.split = "test"
+    classifier = network_classifier(lambda: load_data(options), load_data(options).max_count)
+
+    def scores(images: Tensor, reference: Tensor) -> dict[str, float]:
+        area, error = boosting_auc(images, reference)
+        recognised = classifier(images).amax(1) >= CONFIDENCE
+        return {
+            "boosting AUC": area,
+            "boosting AUC error": error,
+            "recognised": float(recognised.double().mean()),
+        }
+
+    yield from judge_models(options, scores)
+
+
+def judge_models(
+    options: argparse.Namespace, scores: Callable[[Tensor, Tensor], dict[str, float]]
+) -> Iterator[Row]:
+    """Yield shares and scores of training images, and of every model, sampler and number."""
+    data = load_data(options)
+    generator = torch.Generator().manual_seed(options.seed)
+    held = held_out(options, data)
+    reference = held[torch.randperm(len(held), generator=generator)[: options.num_samples]]
     train = torch.as_tensor(data.train)
-    yield row("training images", None, None, train[: options.num_samples])
-    for evaluations in options.evaluations:
-        for name in options.samplers:
-            settings = with_evaluations(model, name, evaluations)
-            start = time.process_time()
-            images = model.sample(
-                options.num_samples,
-                options.seed,
-                sampler=settings,
-                classes=classes_of(model, options.num_samples),
-            )
-            yield row(name, evaluations, time.process_time() - start, images)
+
+    def row(model: str, name: str, evaluations: int | None, images: Tensor) -> Row:
+        variances = [float(x.double().flatten(1).var(0).sum()) for x in (images, reference)]
+        return {
+            "model": model,
+            "sampler": name,
+            "evaluations": evaluations,
+            **Ends(data.max_count).shares(histogram_of(images, data.max_count)),
+            "variance ratio": variances[0] / variances[1],
+            **scores(images, reference),
+        }
+
+    rows = torch.randperm(len(train), generator=generator)[: options.num_samples]
+    yield row("training images", "-", None, train[rows])
+    for label, model in open_models(options):
+        classes = classes_of(model, options.num_samples)
+        for evaluations in options.evaluations:
+            for name in options.samplers:
+                settings = with_evaluations(model, name, evaluations)
+                images = model.sample(
+                    options.num_samples, options.seed, sampler=settings, classes=classes
+                )
+                yield row(label, name, evaluations, images)
+
+
+def boosting_auc(samples: Tensor, reference: Tensor) -> tuple[float, float]:
+    """Return the AUC of boosted trees that separate samples from real images, and its error."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    number = min(len(samples), len(reference))
+    x = torch.cat([samples[:number], reference[:number]]).flatten(1).numpy()
+    y = [1] * number + [0] * number
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    trees = HistGradientBoostingClassifier(max_iter=BOOSTING_ROUNDS, random_state=0)
+    score = cross_val_predict(trees, x, y, cv=folds, method="predict_proba")[:, 1]
+    return auc_with_error(score[:number], score[number:])
 
 
 def with_evaluations(model: BlackoutDiffusion, name: str, evaluations: int) -> Sampler:
@@ -308,70 +355,42 @@ def with_evaluations(model: BlackoutDiffusion, name: str, evaluations: int) -> S
     raise ValueError(f"{name} needs more than {evaluations} evaluations")
 
 
-def restarts(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the shares of validation images that are sampled back from every time."""
-    data = load_data(options)
-    model = open_model(options)
-    band = Ends(data.max_count)
-    real = held_out(options, data)[: options.num_samples]
-    labels = getattr(data, f"{options.split}_labels")
-    classes = None
-    if model.num_classes is not None:
-        classes = [int(label) for label in labels[: options.num_samples]]
-    histogram = histogram_of(real, data.max_count)
-    yield {"sampler": "real images", "start logit": None, **band.shares(histogram)}
-    streams = SampleStreams(options.seed, torch.arange(len(real)))
-    for start_logit in START_LOGITS:
-        start_time = time_of_logit(torch.tensor(start_logit, dtype=torch.float64))
-        xt = model.process.sample(real, start_time, streams.step(10_000))
-        for name in options.samplers:
-            settings = with_evaluations(model, name, options.evaluations[-1])
-            conditions = parse_conditions(model, len(real), classes, None, None)
-            plan = plan_batch(model, settings, conditions, 1)
-            times = plan.times[plan.times < float(start_time) - 1e-9]
-            plan = replace(plan, times=torch.cat([times, start_time[None]]))
-            with settings.evaluating(model.averaged):
-                samples = run_sampler(plan, tuple(real.shape), streams, start=xt)
-            histogram = histogram_of(samples, data.max_count)
-            yield {"sampler": name, "start logit": start_logit, **band.shares(histogram)}
-
-
 @torch.no_grad()
 def predictions(options: argparse.Namespace) -> Iterator[Row]:
     """Yield mean predicted and true missing counts of validation images by X_t."""
     data = load_data(options)
-    model = open_model(options)
     band = Ends(data.max_count)
-    real = held_out(options, data)[: options.num_samples]
-    labels = getattr(data, f"{options.split}_labels")
-    classes = None if model.num_classes is None else labels[: options.num_samples].long()
-    streams = SampleStreams(options.seed, torch.arange(len(real)))
     groups = {
         "0": (0, 0),
         f"1 to {band.low}": (1, band.low),
         "between": (band.low + 1, band.high - 1),
         f"{band.high} to {band.max_count - 2}": (band.high, band.max_count - 2),
         f"{band.max_count - 1}": (band.max_count - 1, band.max_count - 1),
-        f"{band.max_count}": (band.max_count, band.max_count),
     }
+    real = held_out(options, data)[: options.num_samples]
+    labels = getattr(data, f"{options.split}_labels")
+    models = open_models(options)
+    streams = SampleStreams(options.seed, torch.arange(len(real)))
     for step, late_logit in enumerate(LATE_LOGITS):
         t = time_of_logit(torch.tensor(late_logit, dtype=torch.float64))
-        xt, missing = model.process.observe(real, t, streams.step(step))
-        with model.sampler.evaluating(model.averaged):
-            predicted = model.denoiser(classes)(xt, t).mean
+        xt, missing = PureDeath(data.max_count).observe(real, t, streams.step(step))
+        predicted = {}
+        for label, model in models:
+            classes = None
+            if model.num_classes is not None:
+                classes = labels[: options.num_samples].long()
+            with model.sampler.evaluating(model.averaged):
+                predicted[label] = model.denoiser(classes)(xt, t).mean
         for name, (first, last) in groups.items():
             chosen = (xt >= first) & (xt <= last)
             if not chosen.any():
                 continue
-            true = missing[chosen].double()
-            error = predicted[chosen].double() - true
             yield {
                 "logit": late_logit,
                 "X_t": name,
                 "elements": int(chosen.sum()),
-                "missing": float(true.mean()),
-                "predicted": float(predicted[chosen].double().mean()),
-                "root mean square error": float(error.square().mean().sqrt()),
+                "missing": float(missing[chosen].double().mean()),
+                **{label: float(y[chosen].double().mean()) for label, y in predicted.items()},
             }
 
 
@@ -379,9 +398,9 @@ def predictions(options: argparse.Namespace) -> Iterator[Row]:
 
 TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "exact": exact,
-    "samplers": samplers,
-    "restarts": restarts,
     "predictions": predictions,
+    "samplers": samplers,
+    "test": test,
 }
 
 
@@ -390,11 +409,28 @@ def load_data(options: argparse.Namespace) -> CountData:
     return digits() if options.quick else mnist(options.data)
 
 
-def open_model(options: argparse.Namespace) -> BlackoutDiffusion:
-    """Return the trained model."""
-    model = load_model(options.model)
-    assert isinstance(model, BlackoutDiffusion)
-    return model
+def open_models(options: argparse.Namespace) -> list[tuple[str, BlackoutDiffusion]]:
+    """Return the trained models with their names."""
+    models = []
+    for word in options.models:
+        label, path = word.split("=", 1)
+        model = load_model(path)
+        assert isinstance(model, BlackoutDiffusion)
+        models.append((label, model))
+    return models
+
+
+def describe_command(words: Sequence[str]) -> str:
+    """Return the command without paths of one machine."""
+    kept = []
+    for before, word in pairwise(["", *words]):
+        name, is_model, _ = word.partition("=")
+        if before in ("--data", "--json"):
+            word = {"--data": "data", "--json": "FILE"}[before]
+        elif is_model:
+            word = f"{name}=<run>"
+        kept.append(word)
+    return " ".join(["python -m benchmarks.range_ends", *kept])
 
 
 def table(results: Mapping[str, Any], name: str = "samplers") -> str:
@@ -416,8 +452,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--data", default="data", help="folder with MNIST")
-    parser.add_argument("--model", help="run directory, .ckpt file or exported model")
-    parser.add_argument("--samplers", nargs="+", default=["multistep", "poisson"])
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=[],
+        metavar="NAME=RUN",
+        help="trained models: a name, and a run directory, .ckpt file or exported model",
+    )
+    parser.add_argument("--samplers", nargs="+", default=["multistep"])
     parser.add_argument("--evaluations", type=int, nargs="+", default=list(EVALUATIONS))
     parser.add_argument("--num_samples", type=int, default=500)
     parser.add_argument("--seed", type=int, default=VALIDATION_SEED)
@@ -437,9 +479,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = {}
     if options.json.exists():
         results = json.loads(options.json.read_text(encoding="utf-8"))
-    words = list(sys.argv[1:] if argv is None else argv)
     results[options.table] = {
-        "command": describe_command("python -m benchmarks.range_ends", words),
+        "command": describe_command(list(sys.argv[1:] if argv is None else argv)),
         "machine": machine(torch.device("cpu")) | {"quick": options.quick},
         "rows": rows,
     }
