@@ -7,14 +7,14 @@
     python -m benchmarks.range_ends recognised --data data --models NAME=RUN ...
 
 exact        samplers with the exact denoiser of a known distribution, so that all errors are
-             theirs; exact draws in the last row
+             theirs; exact draws in the first row
 predictions  mean predicted and mean true missing count of validation images, late in reverse time,
              of elements with X_t = 0, between, and close to max_count
 samplers     samplers of trained models, judged on validation images by a random forest
 test         the same on test images and fresh seeds, judged by gradient boosting
 recognised   share of samples that a classifier of MNIST recognises, with at least 0.9
 
-Each command replaces its table in benchmarks/results/range_ends.json. The data are MNIST, with
+Each command replaces its table in benchmarks/results/range_ends.json and in docs/results. The data are MNIST, with
 `--quick` the digits of 8x8 pixels. `low` is the share of counts of 1 to 10 (1 of digits), `high`
 that of the five below max_count (one of digits).
 """
@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ from blackout.diffusion.schedules import DataEnds, logit_times, time_of_logit
 from blackout.random import SampleStreams
 
 RESULTS = Path(__file__).parent / "results" / "range_ends.json"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "range_ends.md"
+TABLE_MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 OUTLIERS = 0.03  # share of pixels of `ImageMixture` that come from the histogram of all pixels
 BIN_WIDTH = 16  # of its bins between the ends of the range
 LARGEST_LOW = 10  # counts 1..10 are the low end, as in `blackout.evaluation.count_scores`
@@ -436,8 +439,8 @@ def describe_command(words: Sequence[str]) -> str:
     kept = []
     for before, word in pairwise(["", *words]):
         name, is_model, _ = word.partition("=")
-        if before in ("--data", "--json"):
-            word = {"--data": "data", "--json": "FILE"}[before]
+        if before in ("--data", "--json", "--page"):
+            word = {"--data": "data", "--json": "FILE", "--page": "PAGE"}[before]
         elif is_model:
             word = f"{name}=<run>"
         kept.append(word)
@@ -452,6 +455,18 @@ def table(results: Mapping[str, Any], name: str = "samplers") -> str:
         name: of the table.
     """
     return markdown(results[name]["rows"])
+
+
+def update(page: str, results: Mapping[str, Any]) -> str:
+    """Return a page whose tables between their marks are those of the result file."""
+
+    def replace_table(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in results:
+            return match[0]
+        return f"{match[1]}{table(results, name)}\n\n`{results[name]['command']}`\n{match[3]}"
+
+    return TABLE_MARKS.sub(replace_table, page)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -477,6 +492,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=("val", "test"), default="val")
     parser.add_argument("--quick", action="store_true", help="digits, a check that it runs")
     parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE, help="whose tables are replaced")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     if options.quick:
@@ -497,6 +513,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(table(results, options.table))
+    if not options.quick:
+        page = options.page.read_text(encoding="utf-8")
+        options.page.write_text(update(page, results), encoding="utf-8")
 
 
 if __name__ == "__main__":
