@@ -1,6 +1,7 @@
 """Counts of samples at both ends of their range, and what they depend on.
 
     python -m benchmarks.range_ends exact --data data
+    python -m benchmarks.range_ends bits --models NAME=RUN ...
     python -m benchmarks.range_ends predictions --data data --models NAME=RUN ...
     python -m benchmarks.range_ends samplers --data data --models NAME=RUN ...
     python -m benchmarks.range_ends test --data data --models NAME=RUN ...
@@ -8,6 +9,7 @@
 
 exact        samplers with the exact denoiser of a known distribution, so that all errors are
              theirs; exact draws in the first row
+bits         bounds of trained models on test images, from the metrics of their runs
 predictions  mean predicted and mean true missing count of validation images, late in reverse time,
              of elements with X_t = 0, between, and close to max_count
 samplers     samplers of trained models, judged on validation images by a random forest
@@ -346,6 +348,18 @@ def judge_models(
                 yield row(label, name, evaluations, images)
 
 
+def bits(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the bounds on test images that the runs measured at their end."""
+    for word in options.models:
+        label, path = word.split("=", 1)
+        metrics = json.loads((Path(path) / "metrics.json").read_text(encoding="utf-8"))["values"]
+        yield {
+            "model": label,
+            "bits per dimension": metrics["test/bits_per_dim"],
+            "bits per dimension error": metrics["test/bits_per_dim_error"],
+        }
+
+
 def boosting_auc(samples: Tensor, reference: Tensor) -> tuple[float, float]:
     """Return the AUC of boosted trees that separate samples from real images, and its error."""
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -412,6 +426,7 @@ def predictions(options: argparse.Namespace) -> Iterator[Row]:
 
 TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "exact": exact,
+    "bits": bits,
     "predictions": predictions,
     "samplers": samplers,
     "test": test,
