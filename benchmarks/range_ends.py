@@ -4,6 +4,7 @@
     python -m benchmarks.range_ends bits --models NAME=RUN ...
     python -m benchmarks.range_ends predictions --data data --models NAME=RUN ...
     python -m benchmarks.range_ends samplers --data data --models NAME=RUN ...
+    python -m benchmarks.range_ends few_steps --data data --models NAME=RUN ...
     python -m benchmarks.range_ends test --data data --models NAME=RUN ...
     python -m benchmarks.range_ends recognised --data data --models NAME=RUN ...
 
@@ -13,6 +14,7 @@ bits         bounds of trained models on test images, from the metrics of their 
 predictions  mean predicted and mean true missing count of validation images, late in reverse time,
              of elements with X_t = 0, between, and close to max_count
 samplers     samplers of trained models, judged on validation images by a random forest
+few_steps    the same for four evaluations, on a grid whose both ends are moved in
 test         the same on test images and fresh seeds, judged by gradient boosting
 recognised   share of samples that a classifier of MNIST recognises, with at least 0.9
 
@@ -30,7 +32,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -73,6 +75,7 @@ NUM_IMAGES = 50  # of the known distribution
 VALIDATION_SEED = 1
 EVALUATIONS = (4, 10, 25, 100)
 AVERAGED = 4  # pixels per side that are averaged before the second forest
+FEW_STEPS_ENDS = (0.0, -9.4)  # the last is close to the earliest that is accepted for MNIST
 BOOSTING_ROUNDS = 50
 LATE_LOGITS = (0.0, 2.0, 4.0, 5.0)  # of the table `predictions`
 EXACT_KERNELS: dict[str, Kernel] = {
@@ -290,6 +293,13 @@ def samplers(options: argparse.Namespace) -> Iterator[Row]:
     yield from judge_models(options, scores)
 
 
+def few_steps(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of `samplers` for four evaluations, with both ends of the grid moved in."""
+    options.grid = partial(logit_times, first=FEW_STEPS_ENDS[0], last=FEW_STEPS_ENDS[1])
+    options.evaluations = [4]
+    yield from samplers(options)
+
+
 def test(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows of the same on test images, judged by boosted trees, which chose nothing."""
     options.split = "test"
@@ -342,6 +352,8 @@ def judge_models(
         for evaluations in options.evaluations:
             for name in options.samplers:
                 settings = with_evaluations(model, name, evaluations)
+                if options.grid is not None:
+                    settings = replace(settings, grid=options.grid)
                 images = model.sample(
                     options.num_samples, options.seed, sampler=settings, classes=classes
                 )
@@ -429,6 +441,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "bits": bits,
     "predictions": predictions,
     "samplers": samplers,
+    "few_steps": few_steps,
     "test": test,
     "recognised": recognised,
 }
@@ -509,6 +522,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="digits, a check that it runs")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE, help="whose tables are replaced")
+    parser.set_defaults(grid=None)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     if options.quick:
