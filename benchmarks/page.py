@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from benchmarks import (
     permutation_winners,
     posterior_accuracy,
     posterior_constants,
+    range_ends,
     speed,
 )
 from benchmarks.peers import layouts
@@ -96,6 +98,12 @@ TABLES = {
     "posterior_constants": Table(posterior_constants.table, ("posterior_constants",)),
     "posterior_summary": Table(posterior_accuracy.summary, ("posterior_methods",)),
     "posterior_methods": Table(posterior_accuracy.table, ("posterior_methods",)),
+    **{
+        f"range_ends_{name}": Table(
+            partial(range_ends.table, name=name), ("range_ends",), setup=False
+        )
+        for name in ("bits", "exact", "few_steps", "predictions", "samplers", "test")
+    },
     "results_index": Table(results_index, ()),
     "speed": Table(speed.table, ("speed",)),
     "start": Table(speed.start_table, ("start",)),

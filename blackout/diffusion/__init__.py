@@ -34,6 +34,7 @@ from blackout.diffusion.evaluations import count_evaluations
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
+    BinnedHead,
     BirthDeathHead,
     BoundedHead,
     GammaHead,
@@ -117,6 +118,7 @@ from blackout.diffusion.totals import TotalDenoiser
 __all__ = [
     "Absorbing",
     "AbsorbingChain",
+    "BinnedHead",
     "BinomialBridge",
     "BirthDeath",
     "BirthDeathBridge",

@@ -1,0 +1,100 @@
+"""BinnedHead: the exact posterior mean of a count that is distributed over bins."""
+
+import math
+
+import pytest
+import torch
+
+from blackout.diffusion import BinnedHead, CountLoss
+from blackout.diffusion.heads import largest_entropy
+from blackout.diffusion.schedules import time_of_logit
+
+
+def exact_missing_count(prior, x, t):
+    """Return E[N | X_t = x] of a count with distribution `prior` [levels], by Bayes' rule."""
+    n = torch.arange(len(prior), dtype=torch.float64)
+    missing = n - x.double()[:, None]
+    log_ways = torch.lgamma(n + 1) - torch.lgamma(missing.clamp(min=0) + 1)
+    log_joint = log_ways + missing * torch.log(-torch.expm1(-t)) + prior.log()
+    posterior = torch.softmax(torch.where(missing >= 0, log_joint, -math.inf), 1)
+    return (posterior * missing).sum(1)
+
+
+def every_count(head):
+    return torch.arange(head.max_count + 1)[None]
+
+
+@pytest.mark.parametrize("max_count", [1, 16, 255])
+@pytest.mark.parametrize("logit", [-9.1, -2.3, 0.01, 4.7, 9.9, 20.0])
+def test_predictions_are_the_posterior_means_of_the_mixture_of_bins(max_count, logit):
+    """At times between the nodes of the tables, for every state, with a network's logits."""
+    head = BinnedHead(0.3 * max_count, max_count)
+    t = time_of_logit(torch.tensor(logit, dtype=torch.float64))
+    logits = torch.randn(head.outputs, generator=torch.Generator().manual_seed(0)).double()
+    prior = torch.exp(logits) @ head.bins
+    x = every_count(head)
+    raw = logits.float()[None, :, None].expand(1, -1, max_count + 1)
+    expected = exact_missing_count(prior / prior.sum(), x[0], t)
+    prediction = head(raw, x, t)
+    torch.testing.assert_close(prediction.mean[0].double(), expected, rtol=0.01, atol=1e-12)
+    torch.testing.assert_close(prediction.expected[0], expected, rtol=0.01, atol=1e-12)
+
+
+def test_a_network_of_zeros_has_the_distribution_of_largest_entropy():
+    head = BinnedHead(33.0, 255)
+    torch.testing.assert_close(head.bins.sum(0), largest_entropy(33.0, 255))
+    late = time_of_logit(torch.tensor(-12.0, dtype=torch.float64))
+    prediction = head(torch.zeros(1, head.outputs, 1), torch.zeros(1, 1, dtype=torch.long), late)
+    assert float(prediction.mean) == pytest.approx(33.0, rel=0.01)
+
+
+@pytest.mark.parametrize("mean", [0.01, 33.0, 127.5, 200.0, 254.9])
+def test_the_distribution_of_largest_entropy_has_the_mean_and_is_exponential(mean):
+    p = largest_entropy(mean, 255)
+    assert float(p @ torch.arange(256.0).double()) == pytest.approx(mean, rel=1e-6)
+    ratios = p[1:4] / p[:3]
+    torch.testing.assert_close(ratios, ratios[:1].expand(3), rtol=1e-6, atol=0)
+
+
+def test_the_ends_of_the_range_have_bins_of_their_own():
+    bins = BinnedHead(33.0, 255).bins
+    assert (bins > 0).sum(0).eq(1).all()
+    assert (bins[0] > 0).sum() == 1 and bins[0, 0] > 0
+    assert (bins[-1] > 0).sum() == 1 and bins[-1, 255] > 0
+
+
+def test_rows_of_a_batch_have_their_own_times_and_any_shape():
+    head = BinnedHead(5.0, 16)
+    generator = torch.Generator().manual_seed(0)
+    xt = torch.randint(0, 17, (3, 2, 4, 5), generator=generator)
+    raw = torch.randn(3, head.outputs, 2, 4, 5, generator=generator)
+    t = torch.tensor([0.1, 1.0, 5.0]).double()
+    together = head(raw, xt, t).mean
+    assert together.shape == xt.shape
+    for row in range(3):
+        alone = head(raw[row : row + 1], xt[row : row + 1], t[row])
+        torch.testing.assert_close(alone.mean[0], together[row])
+
+
+@pytest.mark.parametrize("f", [-300.0, 0.0, 300.0])
+@pytest.mark.parametrize("time", [1e-9, 0.7, 40.0])
+def test_losses_and_gradients_are_finite_and_means_possible_at_the_extremes(f, time):
+    head = BinnedHead(33.0, 255)
+    xt = every_count(head)
+    raw = torch.zeros(1, head.outputs, 256)
+    raw[:, 3] = f
+    raw.requires_grad_()
+    t = torch.tensor([time]).double()
+    prediction = head(raw, xt, t)
+    assert (prediction.mean >= 0).all() and (prediction.mean <= (255 - xt) * 1.001).all()
+    CountLoss(weighting="likelihood")(prediction, 255 - xt, t / 2, t).sum().backward()
+    assert raw.grad is not None and raw.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [((0.0, 255), "mean count"), ((5.0, 255, 1), "intervals"), ((5.0, 2000), "1,023")],
+)
+def test_what_cannot_be_binned_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BinnedHead(*arguments)
