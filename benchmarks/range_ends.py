@@ -277,8 +277,10 @@ def samplers(options: argparse.Namespace) -> Iterator[Row]:
 
     def scores(images: Tensor, reference: Tensor) -> dict[str, float]:
         area, error = two_sample_auc(images, reference)
-        averages = [F.avg_pool2d(x.float(), AVERAGED) for x in (images, reference)]
-        coarse_area, coarse_error = two_sample_auc(*averages)
+        averages, reference_averages = (
+            F.avg_pool2d(x.float(), AVERAGED) for x in (images, reference)
+        )
+        coarse_area, coarse_error = two_sample_auc(averages, reference_averages)
         return {
             "forest AUC": area,
             "forest AUC error": error,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blackout.diffusion import BinnedHead, CountLoss
-from blackout.diffusion.heads import largest_entropy
+from blackout.diffusion.heads.binned import largest_entropy
 from blackout.diffusion.schedules import time_of_logit
 
 
