@@ -18,9 +18,9 @@ few_steps    the same for four evaluations, on a grid whose both ends are moved 
 test         the same on test images and fresh seeds, judged by gradient boosting
 recognised   share of samples that a classifier of MNIST recognises, with at least 0.9
 
-Each command replaces its table in benchmarks/results/range_ends.json. The data are MNIST, with `--quick` the digits of 8x8 pixels. `low` is
-the share of counts of 1 to 10 (1 of digits), `high` that of the five below max_count (one of
-digits).
+Each command replaces its table in benchmarks/results/range_ends.json. The data are MNIST, with
+`--quick` the digits of 8x8 pixels. `low` is the share of counts of 1 to 10 (1 of digits), `high`
+that of the five below max_count (one of digits).
 """
 
 from __future__ import annotations
