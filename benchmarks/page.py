@@ -81,7 +81,7 @@ TABLES = {
     "flag_rates": Table(flag_rates.table, ("flag_rates",)),
     "headline": Table(
         headline.table,
-        ("headline", "peers_images", "posterior_methods", "peers_energies"),
+        ("headline", "peers_images", "peers_cells", "posterior_methods", "peers_energies"),
         setup=False,
     ),
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
