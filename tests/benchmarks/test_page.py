@@ -25,8 +25,11 @@ def test_every_table_and_every_result_file_is_on_a_page():
 
 
 def test_results_are_not_of_a_quick_check():
-    results = {path.name: json.loads(path.read_text()) for path in page.RESULTS.glob("*.json")}
-    assert [name for name, result in results.items() if result["machine"]["quick"]] == []
+    """A file has one machine, or one for each of its tables."""
+    for path in page.RESULTS.glob("*.json"):
+        results = json.loads(path.read_text())
+        parts = [results] if "machine" in results else results.values()
+        assert not any(part["machine"]["quick"] for part in parts), path.name
 
 
 @pytest.mark.parametrize("name", RESULT_PAGES)

@@ -344,7 +344,7 @@ def test_few_samples_are_passed_a_hundred_times():
     assert torch.allclose(features[3:], latent_features(model, cells[3:5]), atol=1e-6)
     with pytest.raises(ValueError, match=r"counts must be \[n, "):
         latent_features(model, cells[:5, :3])
-    with pytest.raises(ValueError, match="perceptron"):
+    with pytest.raises(ValueError, match="whose network is an MLP"):
         latent_features(from_data(cells[:40].view(40, 1, 2, 3)), cells[:1].view(1, 1, 2, 3))
 
 

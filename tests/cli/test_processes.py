@@ -102,7 +102,7 @@ CHAINS = {
     "as many steps as it has not": (np.stack([POSITIVE] * 7), "num_steps=20"),
     "steps of the wrong shape": (POSITIVE[:5], "(5, 17)"),
     "a prior that is not reached": (np.eye(17), "never reach the prior"),
-    "too few states": (rows(POSITIVE[:9, :9]), "counts 0..16"),
+    "too few states": (rows(POSITIVE[:9, :9]), "counts 0..16 need at least 17 states, not 9"),
 }
 
 

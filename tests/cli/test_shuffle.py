@@ -231,7 +231,7 @@ WRONG = {
     "items without a list": (lambda p: write_puzzles(p, np.zeros(7)), "items must be"),
     "labels that points cannot do without": (
         lambda p: ["family=shuffle", "dataset=tsp", "loss=label_free"],
-        "labels",
+        "choose loss=trajectory",
     ),
     "a beam of nothing": (lambda p: ["decoder=beam", "decoder.width=0"], "width"),
     "a network of other items": (lambda p: ["network/encoder=points"], "cannot read pieces"),

@@ -56,7 +56,7 @@ class FiniteProcess(Process):
         check_max_count(max_count)
         ensure(
             max_count < num_states,
-            f"max_count must be below the number of states, {num_states}, not {max_count}",
+            f"counts 0..{max_count} need at least {max_count + 1} states, not {num_states}",
         )
         self.max_count = max_count
         self.num_states = num_states
