@@ -70,7 +70,7 @@ class GammaHead:
         f = raw[:, 0].float()
         elements = self._elements_on(f.device)
         t = expand_time(t, f)
-        x = xt[:, : f.shape[1]].float()  # without a student's noise
+        x = xt.float()
 
         # 1. Gain of every sample.
         survival = torch.exp(-t).float()
