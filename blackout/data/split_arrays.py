@@ -32,7 +32,12 @@ def split_arrays(rows: SplitRows, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_rows(values: Any, rows: Tensor) -> Any:
-    """Return rows, int64 or bool, of a tensor or of `DiskCounts`, which stay on disk; None of None."""
+    """Return some rows of a tensor, or of `DiskCounts`, which stay on disk; None of None.
+
+    Args:
+        values: [N, ...].
+        rows: int64 [n], or bool [N].
+    """
     if values is None:
         return None
     return values.take(rows) if isinstance(values, DiskCounts) else values[rows]
