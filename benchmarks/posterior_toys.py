@@ -37,7 +37,7 @@ from blackout.posterior import (
 from blackout.posterior.gathered_samples import COST_COLUMNS
 from blackout.posterior.likelihood_steps import HeatBath, Metropolis
 from blackout.posterior.measurements import Measurements
-from blackout.posterior.outputs import PosteriorOutputs
+from blackout.posterior.report import PosteriorOutputs
 from blackout.posterior.rewards import Tilt
 from blackout.random import SampleStreams
 from blackout.verification.draws import count_states

@@ -64,7 +64,7 @@ from blackout.random import SampleStreams
 RESULTS = Path(__file__).parent / "results" / "range_ends.json"
 OUTLIERS = 0.03  # share of pixels of `ImageMixture` that come from the histogram of all pixels
 BIN_WIDTH = 16  # of its bins between the ends of the range
-LARGEST_LOW = 10  # counts 1..10 are the low end, as in `blackout.evaluation.count_scores`
+LARGEST_LOW = 10  # counts 1..10 are the low end, as in `blackout.evaluation.count_comparison`
 HIGH_WIDTH = 5  # counts below max_count that are the high end, likewise
 CROP = slice(7, 21)  # rows and columns of MNIST in the table `exact`
 NUM_IMAGES = 50  # of the known distribution
@@ -179,7 +179,7 @@ class ImageMixture:
         counts = torch.multinomial(weights, 1, generator=generator)
         return counts.reshape(number, *self.shape)
 
-    def surprise(self, samples: Tensor) -> float:
+    def negative_log_likelihood(self, samples: Tensor) -> float:
         """Return the mean of -log p(X_0) per pixel, in nats."""
         table = self.conditional.log()
         nats = -self._log_mean(self._sum_over_pixels(table, samples.flatten(1).long()))
@@ -238,7 +238,7 @@ def exact(options: argparse.Namespace) -> Iterator[Row]:
             "evaluations": evaluations,
             **Ends(data.max_count).shares(histogram),
             "histogram distance": float((histogram - truth).abs().sum()) / 2,
-            "nats per pixel": prior.surprise(samples),
+            "nats per pixel": prior.negative_log_likelihood(samples),
         }
 
     yield row("exact draws", None, None, prior.draw(options.num_samples, VALIDATION_SEED))
@@ -292,14 +292,14 @@ def samplers(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def few_steps(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of `samplers` for four evaluations, with both ends of the grid moved in."""
+    """Yield the rows of `samplers` for four evaluations, on a grid with both ends moved in."""
     options.grid = partial(logit_times, first=FEW_STEPS_ENDS[0], last=FEW_STEPS_ENDS[1])
     options.evaluations = [4]
     yield from samplers(options)
 
 
 def test(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of the same on test images, judged by boosted trees, which chose nothing."""
+    """Yield the rows of samplers on test images, judged by boosted trees, which chose nothing."""
     options.split = "test"
 
     def scores(images: Tensor, reference: Tensor) -> dict[str, float]:
@@ -310,7 +310,7 @@ def test(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def recognised(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of the same, with the share of samples that a classifier recognises."""
+    """Yield the rows of samplers, with the share of samples that a classifier recognises."""
     options.split = "test"
     max_count = load_data(options).max_count
     classifier = network_classifier(partial(load_data, options), max_count)
@@ -325,11 +325,16 @@ def recognised(options: argparse.Namespace) -> Iterator[Row]:
 def judge_models(
     options: argparse.Namespace, scores: Callable[[Tensor, Tensor], dict[str, float]]
 ) -> Iterator[Row]:
-    """Yield shares and scores of training images, and of every model, sampler and number."""
+    """Yield a row for training images, and one for every model, sampler and number of evaluations.
+
+    Args:
+        options: of the command.
+        scores: (images, held-out images) -> scores by name.
+    """
     data = load_data(options)
     generator = torch.Generator().manual_seed(options.seed)
-    held = held_out(options, data)
-    reference = held[torch.randperm(len(held), generator=generator)[: options.num_samples]]
+    real = held_out(options, data)
+    reference = real[torch.randperm(len(real), generator=generator)[: options.num_samples]]
     train = torch.as_tensor(data.train)
 
     def row(model: str, name: str, evaluations: int | None, images: Tensor) -> Row:
@@ -360,9 +365,8 @@ def judge_models(
 
 def bits(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the bounds on test images that the runs measured at their end."""
-    for word in options.models:
-        label, path = word.split("=", 1)
-        metrics = json.loads((Path(path) / "metrics.json").read_text(encoding="utf-8"))["values"]
+    for label, path in named_runs(options):
+        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))["values"]
         yield {
             "model": label,
             "bits per dimension": metrics["test/bits_per_dim"],
@@ -390,7 +394,7 @@ def with_evaluations(model: BlackoutDiffusion, name: str, evaluations: int) -> S
         settings = choose_sampler(model.sampler, name, num_steps)
         if evaluations_per_sample(model, settings) <= evaluations:
             return settings
-    raise ValueError(f"{name} needs more than {evaluations} evaluations")
+    raise ValueError(f"{name} needs more than {evaluations} evaluations: raise --evaluations")
 
 
 @torch.no_grad()
@@ -420,15 +424,15 @@ def predictions(options: argparse.Namespace) -> Iterator[Row]:
             with model.sampler.evaluating(model.averaged):
                 predicted[label] = model.denoiser(classes)(xt, t).mean
         for name, (first, last) in groups.items():
-            chosen = (xt >= first) & (xt <= last)
-            if not chosen.any():
+            is_member = (xt >= first) & (xt <= last)
+            if not is_member.any():
                 continue
             yield {
                 "logit": late_logit,
                 "X_t": name,
-                "elements": int(chosen.sum()),
-                "missing": float(missing[chosen].double().mean()),
-                **{label: float(y[chosen].double().mean()) for label, y in predicted.items()},
+                "elements": int(is_member.sum()),
+                "missing": float(missing[is_member].double().mean()),
+                **{label: float(y[is_member].double().mean()) for label, y in predicted.items()},
             }
 
 
@@ -450,28 +454,39 @@ def load_data(options: argparse.Namespace) -> CountData:
     return digits() if options.quick else mnist(options.data)
 
 
+def named_runs(options: argparse.Namespace) -> list[tuple[str, Path]]:
+    """Return the names and the paths of `--models`."""
+    runs = []
+    for argument in options.models:
+        label, separator, path = argument.partition("=")
+        if not separator:
+            raise SystemExit(f"--models {argument} must be NAME=RUN, such as binned={argument}")
+        runs.append((label, Path(path)))
+    return runs
+
+
 def open_models(options: argparse.Namespace) -> list[tuple[str, BlackoutDiffusion]]:
     """Return the trained models with their names."""
     models = []
-    for word in options.models:
-        label, path = word.split("=", 1)
+    for label, path in named_runs(options):
         model = load_model(path)
         assert isinstance(model, BlackoutDiffusion)
         models.append((label, model))
     return models
 
 
-def describe_command(words: Sequence[str]) -> str:
+def describe_command(arguments: Sequence[str]) -> str:
     """Return the command without paths of one machine."""
-    kept = []
-    for before, word in pairwise(["", *words]):
-        name, is_model, _ = word.partition("=")
-        if before in ("--data", "--json"):
-            word = {"--data": "data", "--json": "FILE"}[before]
-        elif is_model:
-            word = f"{name}=<run>"
-        kept.append(word)
-    return " ".join(["python -m benchmarks.range_ends", *kept])
+    words = []
+    for option, argument in pairwise(["", *arguments]):
+        name, separator, _ = argument.partition("=")
+        if option in ("--data", "--json"):
+            words.append({"--data": "data", "--json": "FILE"}[option])
+        elif separator:
+            words.append(f"{name}=<run>")
+        else:
+            words.append(argument)
+    return " ".join(["python -m benchmarks.range_ends", *words])
 
 
 def table(results: Mapping[str, Any], name: str) -> str:

@@ -1,9 +1,10 @@
 """Trainings of several generators of digits, and judgement of their samples.
 
-Entry        a method of a table
-choose       the candidate with the best samples after a short training
-run_entries  trains all methods in turn and judges their samples
-summarise    means over trainings, with errors
+Entry           a method of a table
+Judgement       what samples are judged by
+choose          the candidate with the best samples after a short training
+train_in_turns  trains all methods in turn, judges their samples and writes the results
+summarise       means over trainings, with errors
 """
 
 from __future__ import annotations

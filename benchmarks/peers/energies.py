@@ -43,7 +43,9 @@ FLOW_CHAINS = 64  # of one draw of the flow
 Estimate = tuple[float | None, float, int, float]
 
 
-def weighted(log_weights: lattice.Array, energies: lattice.Array) -> tuple[float, float]:
+def estimate_from_weights(
+    log_weights: lattice.Array, energies: lattice.Array
+) -> tuple[float, float]:
     """Return log Z and the mean energy of weighted samples."""
     largest = log_weights.max()
     weights = np.exp(log_weights - largest)
@@ -80,9 +82,8 @@ class Methods:
         self.target = Ising(size, coupling)
         self._sweeps: dict[str, int] = {}
 
-    def _budgeted(self, name: str, run: Callable[[int], Any]) -> tuple[Any, int, float]:
-        """Return the result of a run in as many sweeps as the seconds allow, their number, and the
-        CPU seconds of the run."""
+    def _run_within_budget(self, name: str, run: Callable[[int], Any]) -> tuple[Any, int, float]:
+        """Run as many sweeps as the seconds allow; return result, sweeps and CPU seconds."""
         if name not in self._sweeps:
             run(MIN_SWEEPS)  # compiles
             self._sweeps[name] = sweeps_for(run, self.seconds)
@@ -91,30 +92,37 @@ class Methods:
         return result, self._sweeps[name], time.process_time() - start
 
     def blackout_annealing(self, seed: int) -> Estimate:
+        """Estimate by annealed importance sampling with Gibbs sweeps."""
         return self._blackout("annealing", None, seed)
 
     def blackout_clusters(self, seed: int) -> Estimate:
+        """Estimate by annealed importance sampling with cluster moves."""
         return self._blackout("clusters", Clusters(), seed)
 
     def _blackout(self, name: str, refine: Refinement | None, seed: int) -> Estimate:
         def run(sweeps: int) -> Paths:
             return anneal(self.target, self.chains, sweeps, seed, refine=refine, power=None)
 
-        paths, sweeps, seconds = self._budgeted(f"blackout {name}", run)
+        paths, sweeps, seconds = self._run_within_budget(f"blackout {name}", run)
         energies = -paths.states.log_density.double().numpy()
-        return *weighted(paths.log_weights.double().numpy(), energies), sweeps, seconds
+        return *estimate_from_weights(paths.log_weights.double().numpy(), energies), sweeps, seconds
 
     def blackout_cluster_chains(self, seed: int) -> Estimate:
+        """Estimate the mean energy by chains of cluster moves from random states."""
+
         def run(sweeps: int) -> dict[str, float]:
             generator = torch.Generator().manual_seed(seed)
             shape = (self.chains, self.target.sites)
             x = torch.randint(2, shape, generator=generator, dtype=torch.uint8)
             return cluster_means(self.target, x, sweeps, seed)
 
-        values, sweeps, seconds = self._budgeted("blackout cluster chains", run)
+        values, sweeps, seconds = self._run_within_budget("blackout cluster chains", run)
+        if not values:
+            raise SystemExit("cluster chains have not reached equilibrium: raise --seconds")
         return None, values["mean_energy"], sweeps, seconds
 
     def blackout_flow(self, seed: int) -> Estimate:
+        """Train a flow for half of the seconds, and estimate by its weighted samples."""
         model: Any = compose_model(
             [
                 "experiment=flow_ising_critical",
@@ -140,26 +148,30 @@ class Methods:
         log_weights = torch.cat([paths.log_weights for paths in parts]).double().numpy()
         energies = -torch.cat([paths.states.log_density for paths in parts]).double().numpy()
         seconds = time.process_time() - start
-        return *weighted(log_weights, energies), len(energies), seconds
+        return *estimate_from_weights(log_weights, energies), len(energies), seconds
 
     def annealing(self, seed: int) -> Estimate:
+        """Estimate by annealed importance sampling with Gibbs sweeps in NumPy."""
         return self._reference("annealing", lattice.gibbs_sweep, seed)
 
     def annealing_by_clusters(self, seed: int) -> Estimate:
+        """Estimate by annealed importance sampling with Swendsen-Wang moves in SciPy."""
         return self._reference("annealing by clusters", lattice.swendsen_wang_sweep, seed)
 
     def _reference(self, name: str, moves: lattice.Moves, seed: int) -> Estimate:
         def run(sweeps: int) -> tuple[lattice.Array, lattice.Array]:
             return lattice.anneal(moves, self.coupling, self.size, self.chains, sweeps, seed)
 
-        result, sweeps, seconds = self._budgeted(name, run)
-        return *weighted(*result), sweeps, seconds
+        result, sweeps, seconds = self._run_within_budget(name, run)
+        return *estimate_from_weights(*result), sweeps, seconds
 
     def swendsen_wang(self, seed: int) -> Estimate:
+        """Estimate the mean energy by Swendsen-Wang chains in SciPy."""
+
         def run(sweeps: int) -> tuple[float, float]:
             return lattice.swendsen_wang_energy(self.coupling, self.size, self.chains, sweeps, seed)
 
-        (energy, _), sweeps, seconds = self._budgeted("Swendsen-Wang", run)
+        (energy, _), sweeps, seconds = self._run_within_budget("Swendsen-Wang", run)
         return None, energy, sweeps, seconds
 
 

@@ -60,8 +60,8 @@ class Task:
     Args:
         name: of it.
         operator: what is measured.
-        noise: how.
-        matching: noise of importance sampling; None for the same.
+        noise: distribution of measurements given the operator's values.
+        matching: noise by which importance sampling weights training images; None for `noise`.
     """
 
     name: str
@@ -176,14 +176,14 @@ def coverage_row(method: str, task: Task, truths: Tensor, draws: Tensor) -> Row:
         hidden = ~mask
     totals = uniform_ranks(truths.flatten(1).long().sum(1), draws.flatten(2).long().sum(2))
     elements = uniform_ranks(truths[:, hidden], draws[:, :, hidden])
-    within = True
+    is_within = True
     for name, ranks in (("totals", totals[:, None]), ("pixels", elements)):
         for level in LEVELS:
             share, error = coverage(ranks, level)
             column = f"{level:.0%} of {name}"
             row |= {column: share, f"{column} error": error}
-            within &= abs(share - level) <= 2 * error
-    row["within"] = "yes" if within else "no"
+            is_within &= abs(share - level) <= 2 * error
+    row["within"] = "yes" if is_within else "no"
     scores = {
         "CRPS of totals": crps(
             truths.flatten(1).long().sum(1)[:, None], draws.flatten(2).long().sum(2)[..., None]
@@ -191,10 +191,10 @@ def coverage_row(method: str, task: Task, truths: Tensor, draws: Tensor) -> Row:
         "CRPS of pixels": crps(truths[:, hidden], draws[:, :, hidden]),
     }
     for name, score in scores.items():
-        of_digits = score.mean(1)
+        digit_scores = score.mean(1)
         row |= {
-            name: float(of_digits.mean()),
-            f"{name} error": float(of_digits.std()) / math.sqrt(len(of_digits)),
+            name: float(digit_scores.mean()),
+            f"{name} error": float(digit_scores.std()) / math.sqrt(len(digit_scores)),
         }
     return row
 

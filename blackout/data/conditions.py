@@ -1,4 +1,7 @@
-"""Conditions: the samples of a data set that match the labels of generated samples."""
+"""Real samples that generated samples with given labels are compared with: a condition.
+
+`matching_rows` selects them, and `describe_condition` names the labels.
+"""
 
 from __future__ import annotations
 

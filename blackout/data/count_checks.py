@@ -10,7 +10,7 @@ from blackout.data.formats import check_range
 from blackout.data.on_disk import DiskCounts
 from blackout.errors import ensure
 
-SHAPES = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
+ALLOWED_SHAPES = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
 
 
 def check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None:
@@ -22,7 +22,7 @@ def check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None
     if isinstance(counts, Tensor):
         _check_integers(f"{name}: counts", counts)
     if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
-        raise ValueError(f"{name}: the shape must be {SHAPES}, not {list(counts.shape)}")
+        raise ValueError(f"{name}: the shape must be {ALLOWED_SHAPES}, not {list(counts.shape)}")
     ensure(len(counts) != 0, f"{name}: at least one sample is needed")
     limits = torch.iinfo(counts.dtype)
     if limits.min >= 0 and limits.max <= max_count:
@@ -35,7 +35,11 @@ def check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None
 
 
 def check_labels(name: str, labels: Tensor, num_samples: int) -> None:
-    """Refuse labels that are not whole numbers [num_samples] of at least 0."""
+    """Refuse labels that are not whole numbers of at least 0, one per sample.
+
+    Raises:
+        ValueError: another dtype or shape, or a negative label.
+    """
     _check_integers(name, labels)
     needed = f"one per sample, [{num_samples}]"
     ensure(labels.shape == (num_samples,), f"{name} must be {needed}, not {list(labels.shape)}")

@@ -1,4 +1,4 @@
-"""Rows of counts, labels and masks: taken, and divided among splits."""
+"""Dividing arrays of counts, labels and masks among splits, row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blackout.data.splits import SplitRows
 
 
 def split_arrays(rows: SplitRows, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Divide arrays of all samples into arguments of `CountData`.
+    """Divide arrays of all samples among splits, and return arguments of `CountData`.
 
     Args:
         rows: numbers of the samples of each split.
@@ -32,7 +32,12 @@ def split_arrays(rows: SplitRows, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_rows(values: Any, rows: Tensor) -> Any:
-    """Return rows, int64 or bool, of a tensor, of `DiskCounts` (which stay on disk), or of None."""
+    """Return some rows of a tensor, or of `DiskCounts`, which stay on disk; None of None.
+
+    Args:
+        values: [N, ...].
+        rows: int64 [n], or bool [N].
+    """
     if values is None:
         return None
     return values.take(rows) if isinstance(values, DiskCounts) else values[rows]

@@ -43,6 +43,9 @@ class CheckedModel(Protocol):
     def num_classes(self) -> int | None:
         """Number of classes; None for an unconditional model."""
 
+    def apply_head(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
+        """Return the prediction that follows from raw outputs of the network."""
+
 
 def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
     """Check a sampler's grid, and take a few of its steps on an empty sample, without a network.
@@ -70,7 +73,7 @@ def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
     shape = (1, *model.shape)
 
     def predict_from_zeros(xt: Tensor, t: Tensor) -> Prediction:
-        return model.head(output.expand(len(xt), *output.shape[1:]), xt, t)
+        return model.apply_head(output.expand(len(xt), *output.shape[1:]), xt, t)
 
     def check_shape(k: int, xt: Tensor, prediction: Prediction | None) -> None:
         if xt.shape != shape:  # stop here: a kernel that broadcasts enlarges it with every step

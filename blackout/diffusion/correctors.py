@@ -147,3 +147,6 @@ class Correction:
     def steps_at(self, s: float) -> int:
         """Return the number of corrector steps at time s: none at s = 0, the data."""
         return self.steps if self.steps and s > 0 and in_range(self.between, s) else 0
+
+
+NO_CORRECTION = Correction()  # the default of samplers and plans

@@ -204,6 +204,10 @@ class Student(BlackoutDiffusion):
         x0, t = super().example()
         return append_noise(x0, self.planes), t
 
+    def apply_head(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
+        """Return the head's prediction from counts without their channels of noise."""
+        return self.head(raw, xt[:, : self.shape[0]], t)
+
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the loss of a batch, a scalar: the mean `energy_score` of samples [b, C, H, W]."""
         position = batch["position"]

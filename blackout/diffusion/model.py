@@ -152,7 +152,11 @@ class BlackoutDiffusion(Model):
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
         condition = () if classes is None else (classes,)
-        return self.head(self.network(xt, t, *condition), xt, t)
+        return self.apply_head(self.network(xt, t, *condition), xt, t)
+
+    def apply_head(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
+        """Return the prediction that follows from raw outputs of the network; see `Head`."""
+        return self.head(raw, xt, t)
 
     def _classes(self, batch: Mapping[str, Any]) -> Tensor | None:
         """Return the labels of a batch if the network is conditional."""
@@ -270,7 +274,7 @@ class BlackoutDiffusion(Model):
 
         def denoise(xt: Tensor, t: Tensor) -> Prediction:
             times = time_on(t, xt.device).expand(len(xt)).contiguous()
-            return self.head(self.averaged(xt, times, *condition), xt, t)
+            return self.apply_head(self.averaged(xt, times, *condition), xt, t)
 
         return denoise
 

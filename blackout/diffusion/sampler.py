@@ -1,4 +1,7 @@
-"""Settings of a sampler: its kernel, steps, grid, start, correction and guidance."""
+"""Settings of a sampler: its kernel, steps, grid, start, correction and guidance.
+
+The loop that follows them is in `blackout.diffusion.sampling`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 from blackout.component import Stats, component
 from blackout.config.descriptions import to_description
 from blackout.config.instantiate import instantiate
-from blackout.diffusion.correctors import MAX_STEPS, Correction
+from blackout.diffusion.correctors import MAX_STEPS, NO_CORRECTION, Correction
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
 from blackout.diffusion.schedules import DataEnds, Schedule
@@ -20,16 +23,16 @@ from blackout.errors import ensure, refuse
 from blackout.representation import format_fields
 from blackout.training.model import evaluating
 
-DEFAULT_KERNEL = Trapezoidal()  # frozen, so that samplers can share it
-NO_CORRECTION = Correction()
+# defaults of `Sampler`; they are frozen, so that samplers can share them
+TRAPEZOIDAL = Trapezoidal()
 NO_GUIDANCE = Guidance()
 
 
 def choose_kernel(settings: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """Return kernel and number of steps if the settings leave them to the data, `sampler=counts`.
 
-    Narrow counts are drawn from their predicted distribution, which is of first order and takes
-    twice as many steps.
+    Counts whose distribution is predicted are drawn from it by `PosteriorBridge`. That kernel is of
+    first order, and takes twice as many steps as the second-order default.
 
     References: this project; checked in tests/cli/test_configs.py.
 
@@ -38,12 +41,12 @@ def choose_kernel(settings: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
         stats: of the data; `outputs` is more than one where a distribution is predicted.
     """
     predicts_distribution = stats.get("outputs", 1) > 1
-    bridges = "kernel" not in settings and predicts_distribution
+    uses_bridge = "kernel" not in settings and predicts_distribution
     choices: dict[str, Any] = {}
-    if bridges:
+    if uses_bridge:
         choices["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}
     if settings.get("num_steps", 0) is None:
-        choices["num_steps"] = 100 if bridges else 50
+        choices["num_steps"] = 100 if uses_bridge else 50
     return choices
 
 
@@ -73,7 +76,7 @@ class Sampler:
 
     models: ClassVar[str] = "models of counts"  # models that it fits, for messages
     choices: ClassVar[str] = "sampler=trapezoidal, poisson, ..."  # its names, for messages
-    kernel: Kernel = DEFAULT_KERNEL
+    kernel: Kernel = TRAPEZOIDAL
     num_steps: int = 100
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True
@@ -190,6 +193,6 @@ def choose_sampler(
 
 
 def _same_kernel(first: Kernel, second: Kernel) -> bool:
-    """Return whether two kernels are of one class with equal arguments."""
+    """Return whether two kernels are of the same class and have equal arguments."""
     same_class = type(first) is type(second)
     return same_class and to_description(first, "kernel") == to_description(second, "kernel")

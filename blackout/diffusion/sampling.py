@@ -1,4 +1,4 @@
-"""The sampling loop.
+"""The sampling loop; the settings of samplers are in `blackout.diffusion.sampler`.
 
 `run_sampler` walks a grid of times backwards, from the prior or from any state, by a
 `SamplingPlan`.
@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype, time_on
-from blackout.diffusion.correctors import Correction
+from blackout.diffusion.correctors import NO_CORRECTION, Correction
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import BinomialBridge, Kernel, ReverseStep, StatefulKernel
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process
-from blackout.diffusion.sampler import NO_CORRECTION
 from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
 from blackout.representation import format_fields
@@ -33,7 +32,7 @@ from blackout.representation import format_fields
 # start.
 Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 
-DEFAULT_KERNEL = BinomialBridge()  # exact for known X_0, and needs one evaluation per step
+BINOMIAL_BRIDGE = BinomialBridge()  # of plans without a kernel: one evaluation per step
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class SamplingPlan:
     denoiser: Denoiser
     process: Process
     times: Tensor
-    kernel: Kernel = DEFAULT_KERNEL
+    kernel: Kernel = BINOMIAL_BRIDGE
     correction: Correction = NO_CORRECTION
     data_mean: Tensor | None = None
     known: KnownElements | None = None

@@ -1,4 +1,13 @@
-"""Scores of generated images (FID, Inception Score, KID, precision and recall) and of counts."""
+"""Scores of generated images (FID, Inception Score, KID, precision and recall) and of counts.
+
+- Images: `image_scorer` has the settings (`metrics=inception`), `image_scores` accumulates samples.
+  `extractors` has the networks of features, `reference` the statistics of real images. The scores
+  are in `fid`, `inception_score`, `kernel_distance`, `precision_recall` and `class_shares`.
+- Counts: `count_scorer` has the settings (`metrics=counts`), `count_scores` accumulates samples,
+  and `count_comparison` compares them with real counts, by `classifier_tests` and `count_pairs`.
+- Both: `baselines` are fitted models to beat, `cache` keeps files between runs, and `seed_summary`
+  summarises several runs.
+"""
 
 from blackout.evaluation.baselines import baseline_bits, copula_samples
 from blackout.evaluation.class_shares import ClassShares

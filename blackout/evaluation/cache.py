@@ -1,4 +1,4 @@
-"""The cache folder of scores: reference statistics, features and the weights of a classifier."""
+"""The cache folder of scores, with reference statistics, features and weights of a classifier."""
 
 from __future__ import annotations
 

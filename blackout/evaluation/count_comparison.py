@@ -1,4 +1,4 @@
-"""Scores of samples of counts that are compared with held-out counts."""
+"""Comparison of samples of counts with held-out counts: all scores of `metrics=counts`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_DISTANCE = 1e-12
 
 # ends of the range of counts
 LARGEST_LOW = 10  # low counts are 1 to here
-HIGH_WIDTH = 5  # high counts are so many below the largest possible one, and above the low ones
+HIGH_WIDTH = 5  # high counts are the five below the largest possible one, without low ones
 
 
 def compare_counts(

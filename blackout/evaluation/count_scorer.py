@@ -1,4 +1,4 @@
-"""Settings of scores of counts that are no images (`metrics=counts`)."""
+"""Settings of the scores of counts that are no images (`metrics=counts`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class CountScorer:
     def __init__(self, max_samples: int = 1000, baselines: bool = True, seed: int = 0) -> None:
         refuse(
             max_samples < MIN_CLASSIFIER_SAMPLES,
-            f"metrics.max_samples={max_samples} must be at least {MIN_CLASSIFIER_SAMPLES}",
+            f"metrics.max_samples={max_samples} must be at least {MIN_CLASSIFIER_SAMPLES}: "
+            "leave it out for 1,000",
         )
         self.max_samples = max_samples
         self.baselines = baselines

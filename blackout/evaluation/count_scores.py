@@ -1,4 +1,4 @@
-"""Scores of counts that are no images, from samples of all processes."""
+"""Accumulated samples of counts, and their scores when all samples are there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DESCRIPTIONS = {
 
 
 class CountScores:
-    """Samples of all processes, each in its row, until all can be compared.
+    """Scores of samples of counts, which are kept, each in its row, until all can be compared.
 
     Args:
         data: dataset of the reference.

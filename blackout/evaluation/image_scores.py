@@ -20,7 +20,7 @@ from blackout.evaluation.cache import key_hash
 from blackout.evaluation.class_shares import CONFIDENCE_THRESHOLD, ClassShares
 from blackout.evaluation.extractors import ModuleExtractor, full_float32, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
-from blackout.evaluation.inception_score import SEED, SPLITS, InceptionScore
+from blackout.evaluation.inception_score import SHUFFLE_SEED, SPLITS, InceptionScore
 from blackout.evaluation.kernel_distance import SUBSETS, choose_subset_size, kernel_distance
 from blackout.evaluation.precision_recall import DENSITY_NEIGHBOURS, NEIGHBOURS, precision_recall
 from blackout.evaluation.reference import Reference, extractor_origin
@@ -30,7 +30,7 @@ from blackout.representation import format_arguments
 # settings `metrics.scores`
 SCORES = ("fd", "is", "kd", "prdc", "classes")
 REFERENCE_SCORES = frozenset({"fd", "kd", "prdc"})  # compare samples with a reference
-FEATURE_SCORES = frozenset({"kd", "prdc"})  # need the features of every image
+FEATURE_SCORES = frozenset({"kd", "prdc"})  # keep the features of every image
 LOGIT_SCORES = frozenset({"is", "classes"})  # need a classifier
 
 # names of distances in results, with Inception features and with others
@@ -323,7 +323,7 @@ class ImageScores:
             "reference": reference,
             "options": {
                 "splits": SPLITS,
-                "seed": SEED,
+                "seed": SHUFFLE_SEED,
                 "kernel_subsets": SUBSETS,
                 "kernel_subset_size": self.subset_size,
                 "neighbours": NEIGHBOURS,

@@ -10,8 +10,8 @@ from torchmetrics import Metric
 from blackout.representation import format_arguments
 
 # torch-fidelity's settings
-SPLITS = 10  # of the Inception Score
-SEED = 2020  # of its shuffle, and of the subsets of the kernel distance
+SPLITS = 10  # parts of the samples
+SHUFFLE_SEED = 2020
 
 
 class InceptionScore(Metric):
@@ -40,7 +40,7 @@ class InceptionScore(Metric):
     __repr__ = format_arguments
 
     def __init__(
-        self, num_samples: int, num_classes: int, splits: int = SPLITS, seed: int = SEED
+        self, num_samples: int, num_classes: int, splits: int = SPLITS, seed: int = SHUFFLE_SEED
     ) -> None:
         super().__init__()
         sizes = np.diff(np.arange(splits + 1) * num_samples // splits)

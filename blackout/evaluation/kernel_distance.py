@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from blackout.evaluation.inception_score import SEED
-
-SUBSETS = 100  # random subsets of the kernel distance
+# torch-fidelity's settings
+SUBSETS = 100  # random subsets
+SUBSET_SEED = 2020
 # samples in a subset; half of the smaller set if that is fewer, because subsets of all samples
 # would be equal and the standard deviation 0
 SUBSET_SIZE = 1000
 
 
 def choose_subset_size(smaller_size: int) -> int:
-    """Return the number of samples in a subset, given the number of samples in the smaller set."""
+    """Return the number of samples in a subset, given the size of the smaller of both sets."""
     if smaller_size < SUBSET_SIZE:
         return max(2, smaller_size // 2)
     return SUBSET_SIZE
@@ -39,7 +39,7 @@ def kernel_distance(samples: Tensor, reference: Tensor, subset_size: int) -> tup
         reference,
         kid_subsets=SUBSETS,
         kid_subset_size=subset_size,
-        rng_seed=SEED,
+        rng_seed=SUBSET_SEED,
         verbose=False,
     )
     mean = distances["kernel_inception_distance_mean"]

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 NEIGHBOURS = 3  # k of precision and recall
-
 DENSITY_NEIGHBOURS = 5  # k of density and coverage, Naeem et al. 2020
 MAX_BLOCK_VALUES = 1 << 23  # distances in memory at once, 64 MiB of float64
 

@@ -131,6 +131,7 @@ class Annealing:
         if num_cluster_moves:
             x = paths.states.x[:MAX_CLUSTER_CHAINS]
             means = cluster_means(self.target, x, num_cluster_moves, self.seed)
+            num_cluster_moves = num_cluster_moves if means else 0  # the weights' means remain
         seconds = time.process_time() - start
         refuse(not bool(torch.isfinite(paths.log_weights).all()), NOT_FINITE)
 

@@ -2,8 +2,8 @@
 
 - Problems: `prior`, `problem`, `operators`, `noise`, `rewards`, `blind`, `measurements`.
 - Samplers: `method` (the interface), `split_gibbs`, `noise_denoise`, `particle_baselines`, `auto`.
-- Programs: `draw` and `outputs` (with `gathered_samples`, `measurement_checks`, `output_files`,
-  `plots` and `truth_comparison`) are used by `sample.py`, `diagnostics` by both.
+- Programs: `draw` and `report` are used by `sample.py`. A report has `gathered_samples`, their
+  `measurement_checks` by `diagnostics`, a `truth_comparison`, `output_files` and `plots`.
 """
 
 from blackout.posterior.auto import Auto, Direct, conjugate_state

@@ -22,9 +22,9 @@ from blackout.posterior.blind import BlindProblem, parse_unknown
 from blackout.posterior.gathered_samples import COST_COLUMNS
 from blackout.posterior.measurement_checks import MODEL_DRAW_STEPS
 from blackout.posterior.measurements import SAMPLE_STRIDE, Measurements, read_measurements
-from blackout.posterior.outputs import PosteriorOutputs
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import InverseProblem
+from blackout.posterior.report import PosteriorOutputs
 from blackout.protocols import (
     Draw,
     Drawn,

@@ -1,4 +1,4 @@
-"""All samples of a posterior draw, grouped by measurement, with their estimates."""
+"""Samples of a posterior draw, grouped by measurement, with means, deviations and quantiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COST_COLUMNS = ("sweep", "level", "network_evaluations", "likelihood_evaluations
 
 @dataclass(frozen=True, eq=False)
 class GatheredSamples:
-    """n samples of a posterior draw, of M of its measurements.
+    """The n samples that were drawn so far; they belong to M of the measurements of the draw.
 
     Attributes:
         draw: the `PosteriorDraw` of the samples.
@@ -27,11 +27,11 @@ class GatheredSamples:
         arrays: arrays of all samples by name, [n, ...].
         measurement_index: measurement that each sample belongs to, int64 [n].
         measurement_ids: the measurements that have samples, int64 [M], increasing.
-        position: place of each sample's measurement in `measurement_ids`, int64 [n].
-        rows: samples of each measurement, M tensors of int64.
-        problem: problem of all measurements of the draw.
-        y: all measurements of the draw, float64.
-        truths: counts of all measurements of the draw, or None where they are unknown.
+        group_index: place of each sample's measurement in `measurement_ids`, int64 [n].
+        rows: samples of each of the M measurements, M tensors of int64.
+        problem: problem of all measurements of the draw, also of those without samples here.
+        all_y: all measurements of the draw, float64 [number, *measurement].
+        all_truths: their truths, counts [number, *shape], or None where they are unknown.
         mean: mean of the samples of each measurement, float64 [M, *shape].
         std: their standard deviation, float64 [M, *shape].
         quantiles: their quantiles, float64 [M, Q, *shape]; see `predictive_quantiles`.
@@ -42,11 +42,11 @@ class GatheredSamples:
     arrays: dict[str, Tensor]
     measurement_index: Tensor
     measurement_ids: Tensor
-    position: Tensor
+    group_index: Tensor
     rows: list[Tensor]
     problem: InverseProblem
-    y: Tensor
-    truths: Tensor | None
+    all_y: Tensor
+    all_truths: Tensor | None
     mean: Tensor
     std: Tensor
     quantiles: Tensor
@@ -67,9 +67,14 @@ class GatheredSamples:
         return tuple(self.x.shape[1:])
 
     @property
-    def truth(self) -> Tensor | None:
+    def y(self) -> Tensor:
+        """The M measurements, float64 [M, *measurement]."""
+        return self.all_y[self.measurement_ids]
+
+    @property
+    def truths(self) -> Tensor | None:
         """The truths of the M measurements, counts [M, *shape]; None if unknown."""
-        return None if self.truths is None else self.truths[self.measurement_ids]
+        return None if self.all_truths is None else self.all_truths[self.measurement_ids]
 
     @property
     def numbers(self) -> Tensor:
@@ -95,7 +100,7 @@ def gather_samples(
     # 2. Their measurements, and the rows of each.
     indices = torch.cat([indices for indices, _ in batches])
     measurement_index = indices // draw.num_samples
-    measurement_ids, position = measurement_index.unique(return_inverse=True)
+    measurement_ids, group_index = measurement_index.unique(return_inverse=True)
     rows = [(measurement_index == m).nonzero()[:, 0] for m in measurement_ids]
     y, truths = draw.measurements.simulate(seed)
 
@@ -107,7 +112,7 @@ def gather_samples(
         arrays,
         measurement_index,
         measurement_ids,
-        position,
+        group_index,
         rows,
         draw.measurements.problem(seed),
         y,

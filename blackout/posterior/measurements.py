@@ -142,7 +142,7 @@ def read_measurements(
     match = SIMULATED_SETTING.fullmatch(setting)
     if match:
         numbers = _parse_numbers(match[2], setting)
-        draw_truths = _truths(model, sampler, match[1], numbers, setting)
+        draw_truths = _make_draw_truths(model, sampler, match[1], numbers, setting)
         return make_measurements(numbers, draw_truths, None, setting)
     split = setting.split(":")[0]
     if split in ("test", "val", "train", "model"):
@@ -174,7 +174,7 @@ def _parse_numbers(text: str, setting: str) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _truths(
+def _make_draw_truths(
     model: Any, sampler: Sampler, split: Any, numbers: Tensor, setting: str
 ) -> Callable[[int], Tensor | None]:
     """Return the function seed -> truths, counts [M, *shape]."""

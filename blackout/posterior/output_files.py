@@ -32,7 +32,7 @@ def write_arrays(samples: GatheredSamples, checks: dict[str, Tensor], path: Path
     most_likely = [rows[samples.log_likelihood[rows].argmax()] for rows in samples.rows]
     cost = [[sweep[name] for name in COST_COLUMNS] for sweep in samples.draw.cost]
     arrays = {
-        "measurement": _channels_last(samples.y[samples.measurement_ids]),
+        "measurement": _channels_last(samples.y),
         "mean": _channels_last(samples.mean),
         "std": _channels_last(samples.std),
         "log_likelihood": samples.log_likelihood,
@@ -43,8 +43,8 @@ def write_arrays(samples: GatheredSamples, checks: dict[str, Tensor], path: Path
         **checks,
         "cost": torch.tensor(cost),
     }
-    if samples.truth is not None:
-        arrays["truth"] = _channels_last(samples.truth)
+    if samples.truths is not None:
+        arrays["truth"] = _channels_last(samples.truths)
     save_arrays(path, **{name: values.numpy() for name, values in arrays.items()})
 
 
@@ -55,7 +55,7 @@ def write_samples_table(samples: GatheredSamples, path: Path) -> None:
     it is known. Elements have their names in the training data, or their indices. Only the
     first measurements are written if all would need more than `MAX_TABLE_ROWS` rows.
     """
-    truth = samples.truth
+    truths = samples.truths
     data = samples.draw.model.config.get("data", {})
     names = data.get("features") or ()
     if len(names) != math.prod(samples.shape):
@@ -64,7 +64,7 @@ def write_samples_table(samples: GatheredSamples, path: Path) -> None:
     num_measurements = max(1, MAX_TABLE_ROWS // num_rows)
     quantile_names = [f"q{100 * p:02.0f}" for p in QUANTILE_PROBABILITIES]
     columns = ["measurement", "element", "mean", "std", *quantile_names]
-    if truth is not None:
+    if truths is not None:
         columns.append("truth")
     rows: list[dict[str, Any]] = []
     for k, sample_rows in enumerate(samples.rows[:num_measurements]):
@@ -73,8 +73,8 @@ def write_samples_table(samples: GatheredSamples, path: Path) -> None:
         values = torch.stack([x.mean(0), standard_deviation(x)])
         quantiles = diagnostics.predictive_quantiles(x)
         parts = [values, quantiles]
-        if truth is not None:
-            elements = truth[k].double().flatten()
+        if truths is not None:
+            elements = truths[k].double().flatten()
             parts.append(torch.cat([elements.sum()[None], elements])[None])
         number = int(samples.numbers[k])
         for name, numbers in zip(["total", *names], torch.cat(parts).T.tolist(), strict=True):
@@ -113,7 +113,7 @@ def write_inference_data(samples: GatheredSamples, path: Path) -> None:
             "total": late[..., 1],
             "projection": late[..., 2:],
         }
-    observed_data = {"y": _channels_last(samples.y[samples.measurement_ids]).numpy()}
+    observed_data = {"y": _channels_last(samples.y).numpy()}
     groups = {
         "posterior": posterior,
         "sample_stats": sample_stats,

@@ -39,9 +39,9 @@ def plot_reconstruction(samples: GatheredSamples) -> Figure | None:
     max_count = max(int(samples.x.max()), 1)
     max_std = max(float(samples.std[:MAX_ROWS].max()), 1e-12)
     columns = {}
-    if samples.truth is not None:
-        columns["truth"] = samples.truth
-    estimate = samples.problem.estimate(len(samples.y), samples.shape)
+    if samples.truths is not None:
+        columns["truth"] = samples.truths
+    estimate = samples.problem.estimate(len(samples.all_y), samples.shape)
     if estimate is not None:
         columns["estimate from y"] = estimate[samples.measurement_ids]
     columns["mean"] = samples.mean

@@ -18,9 +18,9 @@ from blackout.diffusion.schedules import logit_survival, logit_times, time_of_lo
 from blackout.random import RandomSource, SampleStreams
 from blackout.representation import format_fields
 
-RESAMPLING_LEVEL = 1.0  # time t at which about two of three elements are lost, 1 - e^-1
+PERTURBATION_TIME = 1.0  # t of `perturb`: a share 1 - e^-1 of all units or levels is lost
 
-# random numbers of a whole loop; with streams, those of sample k are a function of (seed, k)
+# random numbers of a reverse run; with streams, those of sample k are a function of (seed, k)
 Streams: TypeAlias = SampleStreams | torch.Generator | None
 
 
@@ -34,8 +34,8 @@ class Prior:
         shape: of one sample.
         kernel: reverse step; None takes the binomial bridge for pure death, else the level bridge.
         data_mean: E[X_0], broadcastable to [n, *shape], for processes that start from it.
-        times: time grid of unconditional samples, float64 [T + 1]; the first positive time is the
-            last one before 0 in every reverse run.
+        times: time grid of unconditional samples, float64 [T + 1]; its first positive time is also
+            the last one above 0 of every reverse run.
         steps_per_logit: steps of a reverse run per unit of the logit of survival.
         device: of the states.
 
@@ -69,10 +69,7 @@ class Prior:
         object.__setattr__(self, "denoiser", CountingDenoiser(self.denoiser))
 
     def with_kernel(self, kernel: Kernel) -> Prior:
-        """Return the prior whose runs follow the denoiser by the steps of another kernel.
-
-        Its network evaluations are counted by this prior, too.
-        """
+        """Return a prior with another kernel; this one counts its network evaluations, too."""
         return replace(self, kernel=kernel)
 
     @property
@@ -206,6 +203,6 @@ class Prior:
         Returns:
             Counts [n, num_samples, *shape].
         """
-        t = torch.tensor(min(RESAMPLING_LEVEL, self.final_time), dtype=torch.float64)
+        t = torch.tensor(min(PERTURBATION_TIME, self.final_time), dtype=torch.float64)
         z = self.process.sample(x, t, streams.step(0))
         return torch.stack(self.one_step_samples(z, t, streams.fold_in(0), num_samples), 1)

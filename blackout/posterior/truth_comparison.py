@@ -1,4 +1,4 @@
-"""Samples compared with the truths of their measurements: errors and ranks."""
+"""Errors of samples, and ranks of truths among samples, where the truths are known."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from blackout.posterior import diagnostics
 from blackout.posterior.gathered_samples import GatheredSamples
 
 
-def measure_errors(samples: GatheredSamples, truth: Tensor) -> dict[str, float]:
+def measure_errors(samples: GatheredSamples, truths: Tensor) -> dict[str, float]:
     """Return errors against truths [M, *shape], and the standard deviation of samples.
 
     References: `diagnostics.psnr`.
     """
     max_count = samples.draw.model.process.max_count
     problem = samples.problem.select(samples.measurement_ids, samples.shape)
-    variance = (samples.std**2)[samples.position]
+    variance = (samples.std**2)[samples.group_index]
     return {
-        "psnr": float(diagnostics.psnr(samples.x, truth[samples.position], max_count).mean()),
-        "psnr_of_mean": float(diagnostics.psnr(samples.mean, truth, max_count).mean()),
+        "psnr": float(diagnostics.psnr(samples.x, truths[samples.group_index], max_count).mean()),
+        "psnr_of_mean": float(diagnostics.psnr(samples.mean, truths, max_count).mean()),
         "std": float(variance.mean().sqrt()),
-        "log_likelihood_of_truth": float(problem.log_likelihood(truth.double()).mean()),
+        "log_likelihood_of_truth": float(problem.log_likelihood(truths.double()).mean()),
     }
 
 
-def reference_values(samples: GatheredSamples, truth: Tensor) -> dict[str, dict[str, float]]:
+def reference_values(samples: GatheredSamples, truths: Tensor) -> dict[str, dict[str, float]]:
     """Return reference values of errors.
 
     They are the error of the mean of the training data, which ignores the measurement, and of
@@ -36,8 +36,8 @@ def reference_values(samples: GatheredSamples, truth: Tensor) -> dict[str, dict[
     """
     model = samples.draw.model
     max_count = model.process.max_count
-    training_mean = model.data_mean.double().cpu().expand(truth.shape)
-    baseline = float(diagnostics.psnr(training_mean, truth, max_count).mean())
+    training_mean = model.data_mean.double().cpu().expand(truths.shape)
+    baseline = float(diagnostics.psnr(training_mean, truths, max_count).mean())
     references = {
         "psnr": {"training_mean": baseline},
         "psnr_of_mean": {"training_mean": baseline},
@@ -51,7 +51,7 @@ def reference_values(samples: GatheredSamples, truth: Tensor) -> dict[str, dict[
 
 
 def rank_truths(
-    samples: GatheredSamples, truth: Tensor
+    samples: GatheredSamples, truths: Tensor
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return normalised ranks of truths [M, *shape] among their samples.
 
@@ -64,12 +64,14 @@ def rank_truths(
     if mask is not None and samples.y.shape[1:] == samples.shape:
         hidden = ~mask.flatten().numpy()
     problem = samples.problem.select(samples.measurement_ids, samples.shape)
-    log_likelihoods = problem.log_likelihood(truth.double()).numpy()
-    flat_truth = truth.double().flatten(1).numpy()
+    log_likelihoods = problem.log_likelihood(truths.double()).numpy()
+    flat_truths = truths.double().flatten(1).numpy()
     rng = np.random.default_rng(samples.seed)
     ranks: dict[str, list[float]] = {}
     element_ranks = []
-    for rows, x_true, log_likelihood in zip(samples.rows, flat_truth, log_likelihoods, strict=True):
+    for rows, x_true, log_likelihood in zip(
+        samples.rows, flat_truths, log_likelihoods, strict=True
+    ):
         x = samples.x[rows].double().flatten(1).numpy()
         sample_log_likelihoods = samples.log_likelihood[rows].numpy()
         sample_statistics = diagnostics.rank_statistics(x, sample_log_likelihoods, hidden)

@@ -62,7 +62,9 @@ def load_trained(
         check_components(description["model"], "model", trusted)
         for name, value in {**weights, **tensors}.items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise UserError(f"{path}: weight {name} is not finite; the model cannot be used")
+                raise UserError(
+                    f"{path}: weight {name} is not finite: load a checkpoint of an earlier step"
+                )
         check_components(description.get("family"), "family", trusted)
 
         # 2. Build the model. The description may come from anyone: building can fail with any
@@ -78,7 +80,8 @@ def load_trained(
         difference = first_difference(weights, model.network.state_dict())
         refuse(
             difference is not None,
-            f"{path}: the weights do not fit the network in the description: {difference} differs",
+            f"{path}: the weights do not fit the network in the description: {difference} differs; "
+            "export the model again",
         )
         model.network.load_state_dict(weights)
     model.source = partial(family.source, settings, model.config, tuple(trusted))

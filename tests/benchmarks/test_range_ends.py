@@ -36,7 +36,7 @@ def test_the_denoiser_of_the_mixture_is_bayes_rule():
         torch.testing.assert_close(prediction.expected.flatten(), missing)
 
 
-def test_histogram_mean_surprise_and_ends_are_those_of_the_enumerated_distribution():
+def test_histogram_mean_likelihood_and_ends_are_those_of_the_enumerated_distribution():
     mixture = ImageMixture(IMAGES, HISTOGRAM)
     states, probability = enumerate_states(mixture)
     mean = probability @ states.double()
@@ -46,7 +46,7 @@ def test_histogram_mean_surprise_and_ends_are_those_of_the_enumerated_distributi
         assert float(mixture.histogram()[level]) == pytest.approx(share)
     nats = -torch.log(probability) / 2
     for state, value in zip(states, nats, strict=True):
-        assert mixture.surprise(state.view(1, 1, 2)) == pytest.approx(float(value))
+        assert mixture.negative_log_likelihood(state.view(1, 1, 2)) == pytest.approx(float(value))
     deviation = states.double() - mean
     covariance = (probability[:, None] * deviation).T @ deviation
     ends = mixture.ends()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blackout.diffusion import BinnedHead, CountLoss
-from blackout.diffusion.heads.binned import largest_entropy
+from blackout.diffusion.heads.binned import max_entropy_log_probs
 from blackout.diffusion.schedules import time_of_logit
 
 
@@ -31,7 +31,7 @@ def test_predictions_are_the_posterior_means_of_the_mixture_of_bins(max_count, l
     head = BinnedHead(0.3 * max_count, max_count)
     t = time_of_logit(torch.tensor(logit, dtype=torch.float64))
     logits = torch.randn(head.outputs, generator=torch.Generator().manual_seed(0)).double()
-    prior = torch.exp(logits) @ head.bins
+    prior = torch.exp(logits) @ head.bins * head.log_prior.exp()
     x = every_count(head)
     raw = logits.float()[None, :, None].expand(1, -1, max_count + 1)
     expected = exact_missing_count(prior / prior.sum(), x[0], t)
@@ -40,17 +40,51 @@ def test_predictions_are_the_posterior_means_of_the_mixture_of_bins(max_count, l
     torch.testing.assert_close(prediction.expected[0], expected, rtol=0.01, atol=1e-12)
 
 
-def test_a_network_of_zeros_has_the_distribution_of_largest_entropy():
+@pytest.mark.parametrize("mean", [0.02, 1.0])
+@pytest.mark.parametrize("logit", [-2.3, 4.7])
+def test_elements_far_above_the_mean_of_sparse_data_have_the_posterior_mean(mean, logit):
+    head = BinnedHead(mean, 255)
+    assert head.outputs == BinnedHead(100.0, 255).outputs
+    t = time_of_logit(torch.tensor(logit, dtype=torch.float64))
+    n = torch.arange(256).double()
+    log_prior = max_entropy_log_probs(mean, 255)
+    x = torch.tensor([[0, 2, 20, 100, 200, 254]])
+    log_joint = log_prior + torch.distributions.Binomial(n, torch.exp(-t)).log_prob(
+        torch.minimum(x[0].double()[:, None], n)
+    )
+    missing = n - x[0][:, None]
+    posterior = torch.softmax(torch.where(missing >= 0, log_joint, -math.inf), 1)
+    expected = (posterior * missing).sum(1)
+    y = head(torch.zeros(1, head.outputs, 6), x, t).mean[0]
+    torch.testing.assert_close(y.double(), expected, rtol=0.01, atol=0)
+
+
+def test_a_scalar_time_of_another_device_is_moved_to_that_of_the_states(monkeypatch):
+    """The sampler's times stay on the host."""
+    head = BinnedHead(5.0, 16)
+    devices = []
+    tables_on = BinnedHead._tables_on
+
+    def record_device(self, device):
+        devices.append(device.type)
+        return tables_on(self, device)
+
+    monkeypatch.setattr(BinnedHead, "_tables_on", record_device)
+    xt = torch.zeros(2, 3, dtype=torch.uint8, device="meta")
+    head(torch.zeros(2, head.outputs, 3, device="meta"), xt, torch.tensor(0.5).double())
+    assert devices == ["meta"]
+
+
+def test_a_network_of_zeros_has_the_maximum_entropy_distribution():
     head = BinnedHead(33.0, 255)
-    torch.testing.assert_close(head.bins.sum(0), largest_entropy(33.0, 255))
     late = time_of_logit(torch.tensor(-12.0, dtype=torch.float64))
     prediction = head(torch.zeros(1, head.outputs, 1), torch.zeros(1, 1, dtype=torch.long), late)
     assert float(prediction.mean) == pytest.approx(33.0, rel=0.01)
 
 
 @pytest.mark.parametrize("mean", [0.01, 33.0, 127.5, 200.0, 254.9])
-def test_the_distribution_of_largest_entropy_has_the_mean_and_is_exponential(mean):
-    p = largest_entropy(mean, 255)
+def test_the_maximum_entropy_distribution_has_the_mean_and_is_exponential(mean):
+    p = max_entropy_log_probs(mean, 255).exp()
     assert float(p @ torch.arange(256.0).double()) == pytest.approx(mean, rel=1e-6)
     ratios = p[1:4] / p[:3]
     torch.testing.assert_close(ratios, ratios[:1].expand(3), rtol=1e-6, atol=0)

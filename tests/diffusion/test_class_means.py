@@ -56,8 +56,10 @@ def test_class_means_are_shrunk_means_of_their_images():
 
 
 def test_unseen_combinations_of_covariates_get_the_product_of_their_factors():
-    """Two kinds and three batches, without kind 1 of batch 2; a network of zeros starts at the
-    product."""
+    """Two kinds and three batches, without kind 1 of batch 2.
+
+    A network of zeros starts at the product.
+    """
     generator = torch.Generator().manual_seed(0)
     kinds, batches = (1 + 9 * torch.rand(n, 4, generator=generator) for n in (2, 3))
     counts = []

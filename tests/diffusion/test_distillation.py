@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from blackout.diffusion import (
+    BinnedHead,
     BinomialBridge,
+    BoundedHead,
     CountPrediction,
     JointBridge,
     PureDeath,
@@ -17,7 +19,8 @@ from blackout.diffusion import (
     energy_score,
     logit_times,
 )
-from blackout.diffusion.distillation import append_noise
+from blackout.diffusion.checks import try_sampler
+from blackout.diffusion.distillation import StudentSampler, append_noise
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
 from blackout.networks import StandardisedInputs, UNet
 from blackout.random import SampleStreams
@@ -87,16 +90,28 @@ def test_joint_bridges_keep_a_distribution_that_independent_births_lose(num_step
     assert sum(tuple(pair) in TRUTH for pair in independent_samples) < 0.9 * num_samples
 
 
-def make_student(planes=2):
+def make_student(planes=2, head=ScaledHead(4.0)):
     """Return an untrained student."""
     torch.manual_seed(0)
-    body = UNet((1, 4, 4), channels=4, multipliers=[1], noise=planes)
+    body = UNet((1, 4, 4), channels=4, multipliers=[1], noise=planes, outputs=head.outputs)
     return Student(
         StudentNetwork(body, StandardisedInputs(4.0, 3.0)),
-        ScaledHead(4.0),
+        head,
         PureDeath(16),
         torch.full((1, 4, 4), 4.0),
     ).eval()
+
+
+@pytest.mark.parametrize("head", [ScaledHead, BoundedHead, BinnedHead])
+def test_heads_of_students_read_counts_without_noise(head):
+    model = make_student(head=head(4.0) if head is ScaledHead else head(4.0, 16))
+    xt = torch.full((8, 1, 4, 4), 3, dtype=torch.uint8)
+    t = torch.tensor(0.7, dtype=torch.float64)
+    noisy = append_noise(xt, 2, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert model(noisy, t).mean.shape == xt.shape
+        assert model.denoiser()(noisy, t).mean.shape == xt.shape
+    try_sampler(model, StudentSampler(JointBridge(2), num_steps=2))
 
 
 def test_students_receive_noise_and_need_a_joint_bridge():

@@ -1,5 +1,4 @@
-"""Heads over levels apply Bayes' rule: the outputs are the log prior of an element given the
-others."""
+"""Heads over levels apply Bayes' rule to the log prior of an element given the others."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ def test_independent_elements_have_no_co_occurrence_difference() -> None:
     grid = np.stack(np.meshgrid(np.arange(2), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
     rare = np.stack(np.meshgrid([0, 0, 3], [0, 0, 0, 5], indexing="ij"), -1).reshape(-1, 2)
     assert compare_pairs(grid, rare)["co_occurrence_difference"] < 1e-12
-    together = np.array([[0, 0], [7, 7]])  # P(both) - P(one) P(other) = 1/4
+    together = np.array([[0, 0], [7, 7]])  # P(both > 0) - P(first > 0) P(second > 0) = 1/4
     assert compare_pairs(together, rare)["co_occurrence_difference"] == pytest.approx(0.25)
     assert compare_pairs(together, rare)["equality_difference"] == 0.5
     empty = np.array([[0, 0], [0, 0], [0, 5]])  # equal only where both are 0
@@ -23,8 +23,7 @@ def test_relations_hidden_from_means_and_correlations_are_scored() -> None:
     generator = np.random.default_rng(1)
 
     def sample_related_counts(number: int) -> np.ndarray:
-        """Sample elements where 0 and 2 are equal in 88 % of the samples, else two apart; 3 copies
-        1."""
+        """Sample four elements: 2 equals 0 in 88 % of the samples, else 0 plus two; 3 copies 1."""
         first, second = generator.poisson(generator.gamma(2, 20, (2, number)))
         offset = 2 * (generator.random(number) > 0.88)
         return np.stack([first, second, first + offset, second], 1)

@@ -51,6 +51,20 @@ def test_cluster_means_equal_enumeration(target: Target) -> None:
         assert values[f"mean_{name}_ci_low"] < exact < values[f"mean_{name}_ci_high"]
 
 
+def test_chains_far_from_equilibrium_have_no_means() -> None:
+    """All values equal at the critical coupling: 4 moves do not forget this, 100 do."""
+    target = Ising(24, 0.44068679)
+    x = torch.zeros(256, target.sites, dtype=torch.uint8)
+    assert cluster_means(target, x, 4, seed=0) == {}
+    assert "mean_energy" in cluster_means(target, x, 100, seed=0)
+
+
+def test_annealing_by_few_sweeps_has_means_of_its_weights(tmp_path: Path) -> None:
+    Annealing(Ising(8, 0.44068679), 64, 32).run(tmp_path)
+    report = json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    assert report["cluster_moves"] == 0
+
+
 def test_errors_of_cluster_means_are_the_spread_of_independent_runs() -> None:
     target = Ising(4, 0.44)
     x = torch.zeros(20, 16, dtype=torch.uint8)

@@ -34,6 +34,11 @@ TEXTS = (
 )
 
 
+def item_number(name):
+    """Return the number of an item, which has a letter or a number as its name."""
+    return int(name) if name.isdigit() else "ABCD".index(name)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_conditions_in_words_select_the_right_orders(text):
     condition = Condition.read(text, 4)
@@ -41,21 +46,15 @@ def test_conditions_in_words_select_the_right_orders(text):
         position = order.index
         expected = True
         for clause in text.replace(" and ", ", ").split(", "):
-            i, word, *arguments = clause.split()
-            i = int(i) if i.isdigit() else "ABCD".index(i)
-            argument = (
-                int(arguments[0])
-                if arguments and arguments[0].isdigit()
-                else "ABCD".index(arguments[0])
-                if arguments
-                else 0
-            )
+            name, word, *arguments = clause.split()
+            item = item_number(name)
+            argument = item_number(arguments[0]) if arguments else 0
             expected &= {
-                "before": position(i) < position(argument),
-                "after": position(i) > position(argument),
-                "first": position(i) == 0,
-                "last": position(i) == 3,
-                "at": position(i) == argument,
+                "before": position(item) < position(argument),
+                "after": position(item) > position(argument),
+                "first": position(item) == 0,
+                "last": position(item) == 3,
+                "at": position(item) == argument,
             }[word]
         assert bool(condition.is_fulfilled(torch.tensor(order))) == expected
     assert bool(condition.is_fulfilled(all_permutations(4)).any())

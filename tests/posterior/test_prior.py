@@ -25,6 +25,13 @@ from blackout.posterior.likelihood_steps import make_step
 from blackout.random import SampleStreams
 
 
+class BlackBox:
+    """A problem of which nothing is known but its likelihood."""
+
+    def log_likelihood(self, x):
+        return x.sum(1)
+
+
 def test_folded_streams_differ_and_are_repeatable():
     streams = SampleStreams(3, torch.arange(4))
     numbers = [
@@ -57,31 +64,27 @@ def test_invalid_levels_and_processes_are_refused():
     with pytest.raises(ValueError, match="discrete time"):
         Prior(None, UniformChain(4, 10), (2,))
     with pytest.raises(ValueError, match="heat_bath"):
-        make_step(
-            type("Black", (), {"log_likelihood": lambda self, x: x.sum(1)})(),
-            None,
-            (2,),
-            "heat_bath",
-        )
+        make_step(BlackBox(), None, (2,), "heat_bath")
     assert conjugate_state(PureDeath(4), problem, (2,)) is None
     hidden = InverseProblem(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([1.0, 0.0]))
-    assert (
-        conjugate_state(PureDeath(4), hidden, (2,)) is None
-        and conjugate_state(Uniform(4), hidden, (2,)) is None
-    )
+    assert conjugate_state(PureDeath(4), hidden, (2,)) is None
+    assert conjugate_state(Uniform(4), hidden, (2,)) is None
     z, level = conjugate_state(Absorbing(4), hidden, (2,))
     assert z.tolist() == [[1, 5]] and level == pytest.approx(math.log(2))
 
 
-def test_a_walk_to_a_level_has_equal_steps_of_the_logit_of_survival() -> None:
+def test_reverse_times_have_equal_steps_of_the_logit_of_survival() -> None:
     prior = Prior(lambda x, _: x, PureDeath(4), (2,), steps_per_logit=2.0)
     first = float(prior.times[1])
-    for steps, length in ((None, None), (5, 7)):
-        walk = prior.reverse_times(1.5, steps)
-        gaps = logit_survival(walk[1:]).diff()
-        assert walk[0] == 0 and float(walk[-1]) == 1.5 and float(walk[1]) == pytest.approx(first)
+    for num_steps, length in ((None, None), (5, 7)):
+        times = prior.reverse_times(1.5, num_steps)
+        gaps = logit_survival(times[1:]).diff()
+        assert times[0] == 0 and float(times[-1]) == 1.5 and float(times[1]) == pytest.approx(first)
         torch.testing.assert_close(gaps, gaps.mean().expand_as(gaps))
-        assert float(gaps.abs().max()) <= 0.5 if length is None else len(walk) == length
+        if length is None:
+            assert float(gaps.abs().max()) <= 0.5
+        else:
+            assert len(times) == length
     assert prior.reverse_times(first / 2).tolist() == [0, first / 2]
 
 

@@ -21,8 +21,8 @@ from blackout.posterior.problem import repeat_rows
         (Xor(0.5), Binomial(0.9), [1.0]),
     ],
 )
-def test_differences_element_ranks_are_not_called_impossible(operator, noise, y):
-    """Elements of equal levels give a measurement of 0."""
+def test_measured_differences_of_elements_are_not_called_impossible(operator, noise, y):
+    """Uniform data give a measurement of 0, and only other data the difference."""
     InverseProblem(operator, noise, torch.tensor(y)).check((2,), 1)
     with pytest.raises(ValueError, match="y = 4, element 0 of measurement 0, is impossible"):
         InverseProblem(operator, Binomial(0.5), torch.tensor([4.0])).check((2,), 1)

@@ -56,12 +56,10 @@ def make_module(seed=0):
         sampler=Sampler(num_steps=4, batch_size=16),
         ema_decay=0.9,
     )
-    for number, parameter in enumerate(
-        model.ema.parameters()
-    ):  # an average that is not the raw weights
-        parameter.data += 0.02 * torch.randn(
-            parameter.shape, generator=torch.Generator().manual_seed(number)
-        )
+    # an average that differs from the raw weights
+    for number, parameter in enumerate(model.ema.parameters()):
+        generator = torch.Generator().manual_seed(number)
+        parameter.data += 0.02 * torch.randn(parameter.shape, generator=generator)
     return TrainingModule(model, Optimization(lr=0.01))
 
 
@@ -71,7 +69,7 @@ def scorer(tmp_path):
 
 
 def state(module):
-    """Everything that scoring could disturb."""
+    """Return everything that scoring could change."""
     return {
         "weights": {name: value.clone() for name, value in module.state_dict().items()},
         "modes": [part.training for part in module.modules()],

@@ -34,7 +34,6 @@ READERS: dict[str, Reader] = {
 }
 GZIPPED = (".csv", ".tsv", ".mtx")  # formats that are also read with the suffix .gz
 COMPRESSED_SUFFIXES = (GZIP_SUFFIX, ".xz", ".bz2", ".zst", ".zip", ".tar", ".tgz", ".7z")
-H5AD_ADVICE = "save one table of counts with anndata, write_h5ad"
 MICROSCOPY_ADVICE = "save it as OME-TIFF, as Fiji does"
 R_ADVICE = "in R, save counts with zellkonverter::writeH5AD, or write.csv"
 SHEET_ADVICE = "save each sheet as a .csv"

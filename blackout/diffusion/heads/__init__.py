@@ -10,8 +10,8 @@
     LevelHead              P(X_0 = . | X_t), a logit per level     finitely many states
     LogisticHead           the same from two outputs               finitely many states
 
-`LogisticMixtureHead` wraps another head, reads the outputs behind those of that head, and is
-trained together with it. The mean's loss, and with it every likelihood bound, stays as it was.
+`LogisticMixtureHead` wraps a head for the mean. It reads the outputs behind those of that head, and
+its loss does not train the mean: likelihood bounds are those of the wrapped head.
 
 References: Santos et al. 2023, section 3, for `SoftplusHead`.
 """

@@ -1,4 +1,4 @@
-"""Interface of heads: from the raw output of a network to a prediction."""
+"""Protocol of heads: from the raw output of a network to a prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Head(Protocol[AnyPrediction]):
 
     @property
     def outputs(self) -> int:
-        """Numbers per element of the data that the network must return."""
+        """Number of outputs of the network per element of the data."""
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> AnyPrediction:
         """Return the prediction given X_t.

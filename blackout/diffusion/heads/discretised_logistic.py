@@ -10,7 +10,7 @@ from torch import Tensor
 def log_logistic(n: Tensor, location: Tensor, log_scale: Tensor, largest: Tensor | int) -> Tensor:
     """Return the log mass of a logistic distribution between n - 1/2 and n + 1/2.
 
-    0 and `largest` take what lies beyond them.
+    0 and `largest` also take the mass that lies beyond them.
 
     References: Salimans et al. 2017, section 2.1.
 

@@ -45,16 +45,16 @@ class GammaHead:
 
     A network of zeros is the model of independent counts times a gain. The exponential is the
     Poisson loss's canonical link: where its gradient by a bias vanishes, so does the weighted sum
-    of y - N, so that totals are not predicted too small. (A share that is missing in predictions at
-    all times is missing from every e-fold of the growth of X_t.)
+    of y - N, so that totals are not predicted too small. (A relative error of y that is the
+    same at all times would be made again in every e-fold of the growth of X_t.)
 
     References: this project; checked in tests/networks/test_elements.py.
 
     Args:
         elements: mean and concentration of every element, float32 [*shape], and the concentration
             of their gain.
-        own_counts: whether y0 uses an element's own count. Without, it is (1 - q) m S: for pixels
-            and bins, whose neighbours predict their rate better, so that a network would have to
+        own_counts: whether y0 uses an element's own count; if not, y0 = (1 - q) m S. False suits
+            pixels and bins, whose neighbours predict their rate better: the network would have to
             undo the noise of X_t in every place.
     """
 
@@ -70,7 +70,7 @@ class GammaHead:
         f = raw[:, 0].float()
         elements = self._elements_on(f.device)
         t = expand_time(t, f)
-        x = xt[:, : f.shape[1]].float()  # without a student's noise
+        x = xt.float()
 
         # 1. Gain of every sample.
         survival = torch.exp(-t).float()

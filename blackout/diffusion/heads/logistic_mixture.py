@@ -22,7 +22,7 @@ from blackout.random import RandomSource, categorical, uniform
 from blackout.representation import format_fields
 
 MIN_QUANTILE = 1e-16  # draws of a logistic distribution are finite
-MIN_MEAN = 0.01  # of a logistic's scale: it then makes a single unit about as rare as it is
+MIN_MEAN = 0.01  # floor of y in the scale of a logistic, so that the scale stays positive
 MIN_WIDTH = 0.02  # of a logistic, in standard deviations of the count's posterior
 
 
@@ -30,8 +30,8 @@ MIN_WIDTH = 0.02  # of a logistic, in standard deviations of the count's posteri
 class LogisticMixture:
     """A mixture of logistic distributions, discretised to the whole numbers 0..largest.
 
-    Component j gives N = n the mass between n - 1/2 and n + 1/2; the ends take what lies beyond
-    them.
+    Each component gives N = n its mass between n - 1/2 and n + 1/2; 0 and `largest` also take the
+    mass that lies beyond them.
 
     References: Salimans et al. 2017, section 2.1.
 

@@ -1,4 +1,8 @@
-"""Energies learned from data, with a discrete neural flow sampler inside."""
+"""Energies learned from data, with a discrete neural flow sampler inside.
+
+`data` has the data, `pair_energy` an energy, `negative` the training losses, `model` the energy
+with its flow, `evaluation` the likelihoods of test data, and `family` builds all from settings.
+"""
 
 from blackout.flows.energies.data import planar_points
 from blackout.flows.energies.family import EnergyFamily

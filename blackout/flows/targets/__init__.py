@@ -1,4 +1,11 @@
-"""Unnormalised distributions on discrete states."""
+"""Unnormalised distributions on discrete states: the targets of flows and of annealing.
+
+- `base` has the interface `Target`.
+- Lattices: `ising` and `potts`, on `lattice`, which also has exact free energies.
+- Others: `couplings` between any pairs, `energy_network`, and `fixed_composition`, which restricts
+  another target.
+- `enumeration` has exact values of small targets.
+"""
 
 from blackout.flows.targets.base import Target, TargetSource, WrappedTarget, make_target
 from blackout.flows.targets.couplings import Couplings, SpinGlass, read_couplings

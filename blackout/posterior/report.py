@@ -1,7 +1,8 @@
-"""Outputs of a posterior draw besides its samples: files, pictures, and values for metrics.json.
+"""The report of a posterior draw: its files and pictures, and values for metrics.json.
 
-Arrays and tables are written by `output_files.py`, pictures drawn by `plots.py`. Checks of every
-measurement are in `measurement_checks.py`, comparisons with truths in `truth_comparison.py`.
+`gathered_samples.py` groups all samples by measurement, `measurement_checks.py` checks every
+measurement, and `truth_comparison.py` compares samples with truths. `output_files.py` writes arrays
+and tables, and `plots.py` draws pictures.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class PosteriorOutputs:
         """Write the files, and return `values` and settings for metrics.json."""
         # 1. Estimates and checks of every measurement.
         samples = gather_samples(self._draw, self._seed, self._batches)
-        truth = samples.truth
+        truths = samples.truths
         checks = compute_checks(samples)
         write_arrays(samples, checks, directory / "posterior.npz")
         write_samples_table(samples, directory / "posterior.csv")
@@ -78,17 +79,17 @@ class PosteriorOutputs:
         # 2. Values over all measurements.
         values = worst_checks(checks) | _total_cost(samples, checks)
         values |= _measure_fit(samples, checks) | _evidence(samples, checks)
-        if truth is not None:
-            values |= measure_errors(samples, truth)
+        if truths is not None:
+            values |= measure_errors(samples, truths)
         report = _score(samples, directory)
         values |= report.pop("values", {})
-        if truth is not None:
-            report["references"] = reference_values(samples, truth)
+        if truths is not None:
+            report["references"] = reference_values(samples, truths)
 
         # 3. Calibration, with truths and at least two samples of each measurement.
         calibration: dict[str, float] = {}
-        if truth is not None and min(map(len, samples.rows)) > 1:
-            ranks, element_ranks = rank_truths(samples, truth)
+        if truths is not None and min(map(len, samples.rows)) > 1:
+            ranks, element_ranks = rank_truths(samples, truths)
             if len(samples.rows) > 1:
                 save_picture(plot_calibration(ranks, element_ranks), directory / "calibration.png")
             for percent in (50, 90):
@@ -168,7 +169,7 @@ def _score(samples: GatheredSamples, directory: Path) -> dict[str, Any]:
     """Return scores by an exact distribution, if the model is one, and by the operator."""
     model = samples.draw.model
     sample_set = SampleSet(
-        samples.x, samples.measurement_index, samples.problem, samples.truths, samples.seed
+        samples.x, samples.measurement_index, samples.problem, samples.all_truths, samples.seed
     )
     model_report = model.score(sample_set, directory) if hasattr(model, "score") else {}
     operator_report = samples.draw.measurements.operator.score(sample_set, directory)
