@@ -139,7 +139,7 @@ def changed_generator(i, j, value):
         (valid_generator()[:4], r"\(4, 5\)"),
         (valid_generator().T[0], r"\(5,\)"),
         (changed_generator(0, 0, np.nan), "finite"),
-        (valid_generator()[:3, :3] * 0, "number of states, 3"),
+        (valid_generator()[:3, :3] * 0, "states, not 3"),
         (valid_generator().astype(complex), "complex"),
         (np.zeros((1, 1)), r"\(1, 1\)"),
         (None, "matrix must be given"),
