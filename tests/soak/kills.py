@@ -138,7 +138,8 @@ class Events:
     def install(self) -> None:
         """Count the calls of the functions behind every event."""
         from blackout.flows.simulation import Leap
-        from blackout.training import callbacks, checkpoint_files
+        from blackout.training import checkpoint_files
+        from blackout.training.callbacks import sample_grid
         from blackout.training.lightning_module import TrainingModule
 
         def count_calls(owner: Any, name: str, event: str) -> None:
@@ -155,7 +156,7 @@ class Events:
         count_calls(checkpoint_files._HashingFile, "write", "write")
         for step in ("training_step", "validation_step", "optimizer_step"):
             count_calls(TrainingModule, step, step)
-        count_calls(callbacks, "_stop_on_signal", "level")
+        count_calls(sample_grid, "_stop_on_signal", "level")
         count_calls(Leap, "jump", "jump")
 
     def record_event(self, event: str) -> None:
