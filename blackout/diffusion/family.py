@@ -30,6 +30,7 @@ from blackout.diffusion.data_stats import (
     shrink_class_means,
 )
 from blackout.diffusion.draw import CountDraw, request_draw
+from blackout.diffusion.heads import BinnedHead
 from blackout.diffusion.likelihood_report import (
     baseline_values,
     bound_test_samples,
@@ -214,7 +215,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             raise UserError(
                 f"missing entries need process=pure_death, not {type(process).__name__}"
             )
-        stats["outputs"] = make_head(parts["head"], process).outputs
+        head = make_head(parts["head"], process)
+        stats["outputs"] = head.outputs
+        # bins of `BinnedHead` serve the mean only
+        stats["predicts_distribution"] = head.outputs > 1 and not isinstance(head, BinnedHead)
         return {
             name: parts[name]
             if name in parts

@@ -38,10 +38,9 @@ def choose_kernel(settings: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
 
     Args:
         settings: of the sampler.
-        stats: of the data; `outputs` is more than one where a distribution is predicted.
+        stats: of the data; `predicts_distribution` is that of the head.
     """
-    predicts_distribution = stats.get("outputs", 1) > 1
-    uses_bridge = "kernel" not in settings and predicts_distribution
+    uses_bridge = "kernel" not in settings and stats.get("predicts_distribution", False)
     choices: dict[str, Any] = {}
     if uses_bridge:
         choices["kernel"] = {"_target_": "blackout.diffusion.PosteriorBridge"}

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
-from blackout.diffusion import BinnedHead, CountLoss
+from blackout.data import CountData
+from blackout.diffusion import BinnedHead, CountDiffusion, CountLoss
 from blackout.diffusion.heads.binned import max_entropy_log_probs
 from blackout.diffusion.schedules import time_of_logit
+from tests.cli.test_configs import composed
 
 
 def exact_missing_count(prior, x, t):
@@ -132,3 +134,12 @@ def test_losses_and_gradients_are_finite_and_means_possible_at_the_extremes(f, t
 def test_what_cannot_be_binned_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         BinnedHead(*arguments)
+
+
+def test_the_default_sampler_of_counts_uses_the_mean():
+    """The head has many outputs, but no distribution that a posterior bridge could draw from."""
+    config = composed("dataset=counts", "dataset.path=x", "head=binned")
+    counts = torch.arange(120).remainder(11).view(20, 6).to(torch.uint8)
+    data = CountData("toy", counts[:16], counts[16:], 10)
+    parts = CountDiffusion().describe_parts(config, data)
+    assert "PosteriorBridge" not in str(parts["sampler"]) and parts["sampler"]["num_steps"] == 50

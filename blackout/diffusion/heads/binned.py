@@ -104,7 +104,8 @@ class BinnedHead:
 
         # 2. Those of the elements' own counts, [B, elements, bins].
         num_elements = xt[0].numel()
-        x = xt.reshape(len(xt), -1).long()
+        #    Larger states belong to processes whose loss refuses this head.
+        x = xt.reshape(len(xt), -1).long().clamp(max=self.max_count)
         if len(log_joint) > 1:
             x = x + len(log_joint[0]) * torch.arange(len(x), device=x.device)[:, None]
         rows = x.flatten()
