@@ -87,22 +87,30 @@ TABLES = {
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
     "known_probability_summary": Table(known_probability.summary, ("known_probability",)),
     "paper_posteriors": Table(paper_posteriors.table, ("paper_posteriors",)),
-    "peers_energies": Table(peers.table, ("peers_energies",)),
     "peers_cell_steps": Table(peers.table, ("peers_cell_steps",)),
     "peers_cells": Table(layouts.cell_table, ("peers_cells",)),
+    "peers_energies": Table(peers.table, ("peers_energies",)),
     "peers_images": Table(layouts.image_table, ("peers_images",)),
     "peers_posteriors": Table(layouts.posterior_table, ("peers_posteriors",)),
     "peers_processes": Table(layouts.image_table, ("peers_processes",)),
     "permutations": Table(permutation_winners.table, ("permutations",)),
     "permutations_summary": Table(permutation_winners.summary, ("permutations",)),
     "posterior_constants": Table(posterior_constants.table, ("posterior_constants",)),
-    "posterior_summary": Table(posterior_accuracy.summary, ("posterior_methods",)),
     "posterior_methods": Table(posterior_accuracy.table, ("posterior_methods",)),
+    "posterior_summary": Table(posterior_accuracy.summary, ("posterior_methods",)),
     **{
         f"range_ends_{name}": Table(
             partial(range_ends.table, name=name), ("range_ends",), setup=False
         )
-        for name in ("bits", "exact", "few_steps", "predictions", "samplers", "test")
+        for name in (
+            "bits",
+            "exact",
+            "few_steps",
+            "predictions",
+            "recognised",
+            "samplers",
+            "test",
+        )
     },
     "results_index": Table(results_index, ()),
     "speed": Table(speed.table, ("speed",)),

@@ -42,6 +42,7 @@ from torch import Tensor
 
 from benchmarks.classifier_scores import network_classifier
 from benchmarks.measure import machine
+from benchmarks.peers.comparison import independent_pixels
 from benchmarks.peers.judges import CONFIDENCE, FOLDS, auc_with_error, two_sample_auc
 from benchmarks.peers.results import Row, markdown
 from blackout import BlackoutDiffusion, load_model
@@ -273,7 +274,7 @@ def held_out(options: argparse.Namespace, data: CountData) -> Tensor:
 
 
 def samplers(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of samplers of trained models, training images first."""
+    """Yield the rows of samplers of trained models, references first."""
 
     def scores(images: Tensor, reference: Tensor) -> dict[str, float]:
         area, error = two_sample_auc(images, reference)
@@ -316,8 +317,11 @@ def recognised(options: argparse.Namespace) -> Iterator[Row]:
     classifier = network_classifier(partial(load_data, options), max_count)
 
     def scores(images: Tensor, reference: Tensor) -> dict[str, float]:
-        certain = classifier(images).amax(1) >= CONFIDENCE
-        return {"recognised": float(certain.double().mean())}
+        is_recognised = classifier(images).amax(1) >= CONFIDENCE
+        number, total = int(is_recognised.sum()), len(images)
+        smoothed = (number + 2) / (total + 4)  # Agresti and Coull 1998: no error is 0
+        error = math.sqrt(smoothed * (1 - smoothed) / (total + 4))
+        return {"recognised": number / total, "recognised error": error}
 
     yield from judge_models(options, scores)
 
@@ -325,7 +329,9 @@ def recognised(options: argparse.Namespace) -> Iterator[Row]:
 def judge_models(
     options: argparse.Namespace, scores: Callable[[Tensor, Tensor], dict[str, float]]
 ) -> Iterator[Row]:
-    """Yield a row for training images, and one for every model, sampler and number of evaluations.
+    """Yield a row for each model, sampler and number of evaluations, after two references.
+
+    Training images are what perfect samples are like; independent pixels are the simplest model.
 
     Args:
         options: of the command.
@@ -350,6 +356,8 @@ def judge_models(
 
     rows = torch.randperm(len(train), generator=generator)[: options.num_samples]
     yield row("training images", "-", None, train[rows])
+    pixels = independent_pixels(train, options.num_samples, options.seed)
+    yield row("independent pixels", "-", None, pixels)
     for label, model in open_models(options):
         classes = classes_of(model, options.num_samples)
         for evaluations in options.evaluations:

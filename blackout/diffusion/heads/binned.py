@@ -102,9 +102,9 @@ class BinnedHead:
         # 1. log P(bin, x | t) and E[N | bin, x, t] for every x: [B or 1, levels, bins].
         log_joint, missing = self._interpolate(per_sample_time(t, xt))
 
-        # 2. Those of the elements' own counts, [B, elements, bins].
+        # 2. Those of the elements' own counts, [B, elements, bins]. States above max_count, such as
+        #    an absorbing one, belong to processes whose losses refuse this head.
         num_elements = xt[0].numel()
-        #    Larger states belong to processes whose loss refuses this head.
         x = xt.reshape(len(xt), -1).long().clamp(max=self.max_count)
         if len(log_joint) > 1:
             x = x + len(log_joint[0]) * torch.arange(len(x), device=x.device)[:, None]
@@ -193,7 +193,8 @@ def max_entropy_log_probs(mean: float, max_count: int) -> Tensor:
     References: Cover and Thomas 2006, section 12.1.
     """
     n = torch.arange(max_count + 1, dtype=torch.float64)
-    low, high = -MAX_TILT, MAX_TILT
+    low = -MAX_TILT
+    high = MAX_TILT
     for _ in range(BISECTIONS):
         tilt = (low + high) / 2
         if float(torch.softmax(-tilt * n, 0) @ n) > mean:
