@@ -17,7 +17,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from PIL import Image
 
-from tests.training.wandb_file import OfflineRun, read_run
+from benchmarks.wandb_file import OfflineRun, read_run
 
 LAYOUT = Path(__file__).parents[1] / "examples" / "wandb_dashboard.yaml"
 NUM_COLUMNS = 4

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 from benchmarks.scores import write_inception_weights
+from benchmarks.wandb_file import read_run
 from tests.cli.conftest import TINY
 from tests.killed import assert_same
 from tests.safety_net.choices import choices, settings_of
-from tests.training.wandb_file import read_run
 
 pytestmark = pytest.mark.deep
 

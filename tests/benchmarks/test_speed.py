@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from benchmarks import paper_posteriors, speed, wandb_picture
+from benchmarks.wandb_file import OfflineRun
 from tests.cli.conftest import TINY, run  # noqa: F401 (a fixture)
-from tests.training.wandb_file import OfflineRun
 
 
 def test_a_process_reports_its_own_cpu_seconds_and_memory(tmp_path):

@@ -9,9 +9,9 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.wandb_file import read_run
 from tests import processes
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
-from tests.training.wandb_file import read_run
 
 pytestmark = pytest.mark.deep
 

@@ -14,12 +14,12 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmarks.wandb_file import read_run
 from blackout import from_data
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.training.loggers import MetricsCSV, Wandb, dashboards, find_mode, log_results
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.training.test_python import BODY, COUNTS
-from tests.training.wandb_file import read_run
 
 SCORED = (*TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=40", "sampler.num_steps=4")
 NO_SERVER = "http://127.0.0.1:9"

@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import DummyLogger
 
+from benchmarks.wandb_file import read_run
 from blackout import load_model
 from blackout.cli.closing import drop_unaffordable_scores, keep_affordable_scorer
 from blackout.data import digits
@@ -31,7 +32,6 @@ from blackout.training.optimization import Optimization
 from tests import processes
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.evaluation.networks import colour_data, tiny_extractor
-from tests.training.wandb_file import read_run
 
 SAMPLES = 64
 DATA = colour_data()

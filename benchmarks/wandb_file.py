@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,12 @@ def read_run(folder: Path, patience: float = 30.0) -> OfflineRun:
 
 
 def _read(file: Path) -> OfflineRun:
-    from wandb.proto.wandb_internal_pb2 import Record
+    # the module takes its names from a version of protobuf at run time
+    record_class = import_module("wandb.proto.wandb_internal_pb2").Record
 
     run = OfflineRun()
     for content in _records(file.read_bytes()):
-        record = Record.FromString(content)
+        record = record_class.FromString(content)
         kind = record.WhichOneof("record_type")
         if kind == "run":
             run.id = record.run.run_id
