@@ -41,6 +41,7 @@ PEER_SCORES = {
 }
 OWN_METHOD = "blackout"
 REAL_IMAGES = "training images"
+MIXTURE = "mixture of negative binomials"
 
 HEAD = """\
 | task | score | this package | alternative | ideal | repetitions |
@@ -88,9 +89,7 @@ def table(headline: Row, images: Row, cells: Row, posteriors: Row, energies: Row
     chosen = [row[row["auto takes"]] for row in problems]
     perfect = [row["perfect"] for row in problems]
     particles = [row["smc"] for row in problems]
-    bits = {
-        row["method"]: row["bits per gene"] for row in cells["rows"] if row["data"] == "simulated"
-    }
+    simulated = {row["method"]: row for row in cells["rows"] if row["data"] == "simulated"}
     log_z = {row["method"]: row for row in energies["rows"]}
     lines = [
         [
@@ -115,9 +114,9 @@ def table(headline: Row, images: Row, cells: Row, posteriors: Row, energies: Row
         [
             "simulated cells",
             "bits per gene ↓",
-            f"{bits[OWN_METHOD]:.3f}",
-            f"mixture of negative binomials: {bits['mixture of negative binomials']:.3f}; "
-            f"scVI: {bits['scVI']:.3f}",
+            bits_text(simulated[OWN_METHOD]),
+            f"mixture of negative binomials: {bits_text(simulated[MIXTURE])}; "
+            f"scVI: {bits_text(simulated['scVI'])}",
             "unknown",
             count_trainings(cells),
         ],
@@ -144,6 +143,12 @@ def table(headline: Row, images: Row, cells: Row, posteriors: Row, energies: Row
 def count_trainings(results: Row) -> str:
     """Return the number of trainings of each method of a comparison in words."""
     return f"{results['trainings']} training{'s' if results['trainings'] > 1 else ''}"
+
+
+def bits_text(row: Row) -> str:
+    """Return bits per gene, with their standard error over trainings where these differ."""
+    error = f"{row['bits per gene error']:.3f}"
+    return f"{row['bits per gene']:.3f}" + (f" ± {error}" if float(error) else "")
 
 
 def score_text(row: Row, score: str) -> str:
@@ -177,7 +182,7 @@ def versus(chosen: list[float], values: list[float]) -> str:
     """Return a mean, with its mean paired difference ± standard error from the chosen method's."""
     differences = [value - own for value, own in zip(values, chosen, strict=True)]
     error = stdev(differences) / math.sqrt(len(differences))
-    return f"{mean(values):.3f} (difference {mean(differences):.3f} ± {error:.3f})"
+    return f"{mean(values):.3f} ({mean(differences):+.3f} ± {error:.3f})"
 
 
 def root_mean_square(row: Row) -> str:
