@@ -27,7 +27,7 @@ from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.errors import UserError
 from blackout.files import save_picture
 from blackout.posterior.operators import SampleSet, Separable

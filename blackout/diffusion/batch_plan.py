@@ -13,7 +13,7 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.diffusion.totals import TotalDenoiser
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -17,7 +18,7 @@ from blackout.diffusion.predictions import Prediction, mismatch_error
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import DataEnds, Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.errors import error_context, refuse
 
 NUM_TRIAL_TIMES = 9  # points of a grid in a trial run
@@ -110,9 +111,9 @@ def check_final_time(model: CheckedModel, t: Tensor, sampler: Sampler | None = N
         sampler: starts there; None for any sampler.
 
     Raises:
-        ValueError: see `DataEnds.check`.
+        ValueError: see `GridEnds.check`.
     """
-    ends = DataEnds.from_facts(model.config.get("data", {}))
+    ends = GridEnds.from_facts(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
         ends.check(t, None if sampler is None else sampler.earliest_time(ends))
 

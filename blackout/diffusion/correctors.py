@@ -22,7 +22,12 @@ from blackout.diffusion.kernels.base import Kernel, ReverseStep, require_predict
 from blackout.diffusion.kernels.tau_leap import NEEDED_FOR_RATES, leap, reverse_rates
 from blackout.diffusion.predictions import require
 from blackout.diffusion.processes import JumpProcess
-from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
+from blackout.diffusion.survival import (
+    check_logit_range,
+    in_logit_range,
+    logit_survival,
+    time_of_logit,
+)
 from blackout.errors import ensure
 
 MAX_STEPS = 1_000_000  # of a sampler or a corrector; a grid of times must fit in memory
@@ -127,7 +132,7 @@ class Correction:
     Args:
         steps: corrector steps after every step of the kernel; 0 for none.
         corrector: one such step.
-        between: (lowest, highest) logit of survival of the times to correct at; None for all.
+        logit_range: (lowest, highest) logit of survival of the times to correct at; None for all.
 
     Raises:
         ValueError: a negative number of steps, or an empty range.
@@ -135,18 +140,18 @@ class Correction:
 
     steps: int = 0
     corrector: Corrector = THIN_AND_BRIDGE
-    between: Sequence[float] | None = None
+    logit_range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         ensure(
             0 <= self.steps <= MAX_STEPS,
             f"steps must be in 0..{MAX_STEPS:,}, not {self.steps}",
         )
-        check_range(self.between, "between")
+        check_logit_range(self.logit_range, "logit_range")
 
     def steps_at(self, s: float) -> int:
         """Return the number of corrector steps at time s: none at s = 0, the data."""
-        return self.steps if self.steps and s > 0 and in_range(self.between, s) else 0
+        return self.steps if self.steps and s > 0 and in_logit_range(self.logit_range, s) else 0
 
 
 NO_CORRECTION = Correction()  # the default of samplers and plans

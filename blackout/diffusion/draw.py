@@ -20,13 +20,13 @@ from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
 from blackout.diffusion.data_stats import check_facts
 from blackout.diffusion.evaluations import evaluations_per_sample
+from blackout.diffusion.grid_ends import add_grid_ends
 from blackout.diffusion.inpainting import KnownElements, read_known
 from blackout.diffusion.latent_features import has_latent_features, latent_features
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import (
     Draw,
@@ -368,7 +368,7 @@ def describe_sampler(
     """
     default = add_defaults(model_description.get("model", {}).get("sampler") or {}, "sampler")
     description = _merge_fields(default, overrides, nested=("correction", "guidance"))
-    stats = add_data_ends(check_facts(model_description))
+    stats = add_grid_ends(check_facts(model_description))
     return complete_description(description, stats, "sampler")
 
 

@@ -15,7 +15,7 @@ from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import FiniteProcess, Process, Uniform
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 
 
 class EvaluatedModel(Protocol):

@@ -30,6 +30,7 @@ from blackout.diffusion.data_stats import (
     shrink_class_means,
 )
 from blackout.diffusion.draw import CountDraw, request_draw
+from blackout.diffusion.grid_ends import add_grid_ends
 from blackout.diffusion.heads import BinnedHead
 from blackout.diffusion.likelihood_report import (
     baseline_values,
@@ -42,7 +43,6 @@ from blackout.diffusion.predictions import mismatch_error
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.generator import embed_matrix
 from blackout.diffusion.restarts import restart, restoration_panels, time_at
-from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, error_context, refuse
 from blackout.networks.elements import Elements, estimate_concentration
 from blackout.networks.inputs import set_elements
@@ -429,4 +429,4 @@ def _component_stats(settings: Plain, source: CountData, facts: Plain) -> dict[s
     ordered = (settings["network"].get("body") or {}).get("ordered")
     if ordered is None:
         ordered = source.is_series
-    return {**add_data_ends(facts), "ordered": ordered, "narrow": is_underdispersed(source.train)}
+    return {**add_grid_ends(facts), "ordered": ordered, "narrow": is_underdispersed(source.train)}

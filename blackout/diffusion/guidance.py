@@ -29,7 +29,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
-from blackout.diffusion.schedules import check_range, in_range
+from blackout.diffusion.survival import check_logit_range, in_logit_range
 from blackout.errors import ensure
 from blackout.random import RandomSource, bernoulli
 from blackout.representation import format_fields
@@ -45,22 +45,22 @@ class Guidance:
     Args:
         scale: g of the rates kappa^(1 - g) kappa_c^g; 1 is the plain conditional model, 0 the
             unconditional one.
-        between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
+        logit_range: (lowest, highest) logit of survival where guidance acts; None for everywhere.
 
     Raises:
         ValueError: a negative scale or an empty range.
     """
 
     scale: float = 1.0
-    between: Sequence[float] | None = None
+    logit_range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         ensure(self.scale >= 0, f"scale must be at least 0, not {self.scale}")
-        check_range(self.between, "between")
+        check_logit_range(self.logit_range, "logit_range")
 
     def scale_at(self, t: float) -> float:
         """Return the scale at time t."""
-        return self.scale if in_range(self.between, t) else 1.0
+        return self.scale if in_logit_range(self.logit_range, t) else 1.0
 
     def evaluations_at(self, t: float) -> int:
         """Return the number of models that are evaluated at time t."""

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import per_sample
+from blackout.diffusion.grid_ends import extra_logits
 from blackout.diffusion.predictions import TINY, Denoiser
 from blackout.diffusion.processes import (
     DiscreteTimeChain,
@@ -44,8 +45,7 @@ from blackout.diffusion.processes import (
     Process,
     PureDeath,
 )
-from blackout.diffusion.schedules import (
-    extra_logits,
+from blackout.diffusion.survival import (
     half_width,
     logit_survival,
     missing_fraction,

@@ -32,7 +32,7 @@ from blackout.diffusion.likelihood import (
 )
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import DiscreteTimeChain, FiniteProcess, Process, PureDeath
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.random import SampleStreams, fold_seed, low_discrepancy
 

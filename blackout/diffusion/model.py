@@ -36,7 +36,7 @@ from blackout.diffusion.processes import Process
 from blackout.diffusion.progress import progress_bar
 from blackout.diffusion.sampler import Sampler, choose_sampler
 from blackout.diffusion.sampling import Callback, run_sampler
-from blackout.diffusion.schedules import Schedule, stratified
+from blackout.diffusion.schedule import Schedule, stratified
 from blackout.diffusion.user_batches import read_batch
 from blackout.errors import ensure
 from blackout.protocols import Drawn

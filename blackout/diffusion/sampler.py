@@ -16,9 +16,10 @@ from blackout.component import Stats, component
 from blackout.config.descriptions import to_description
 from blackout.config.instantiate import instantiate
 from blackout.diffusion.correctors import MAX_STEPS, NO_CORRECTION, Correction
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
-from blackout.diffusion.schedules import DataEnds, Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.errors import ensure, refuse
 from blackout.representation import format_fields
 from blackout.training.model import evaluating
@@ -107,7 +108,7 @@ class Sampler:
             return replace(self, kernel=self.kernel.memoryless)
         return self
 
-    def earliest_time(self, ends: DataEnds) -> float:
+    def earliest_time(self, ends: GridEnds) -> float:
         """Return the earliest final time at which samples of such data may start."""
         if self.poisson_start and isinstance(self.kernel, StatefulKernel):
             return self.kernel.earliest_time(ends)

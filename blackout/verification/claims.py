@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from blackout.diffusion.schedules import fisher_times, logit_times, step_times
+from blackout.diffusion.time_grids import fisher_times, logit_times, step_times
 from blackout.verification import process_pairs
 from blackout.verification.draws import MIN_P_VALUE, PURE_DEATH_KERNELS
 from blackout.verification.process_pairs import CHAIN_LENGTH, MakePair

@@ -21,7 +21,7 @@ from blackout.diffusion.processes import (
     UniformChain,
     from_generator,
 )
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.verification.toys import (
     Array,
     Transitions,

@@ -15,7 +15,7 @@ from blackout.diffusion.correctors import LevelCorrector
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes import BirthDeath, Process
-from blackout.diffusion.schedules import logit_times, step_times
+from blackout.diffusion.time_grids import logit_times, step_times
 from blackout.verification.draws import (
     ExactDenoiser,
     ExactJumpDenoiser,

@@ -106,15 +106,18 @@ HOSTILE = {
         (*POINT, "sampler.guidance.scale=2"),
         "sampler.guidance.scale is not for posteriors",
     ),
-    "guidance where": ((*POINT, "sampler.guidance.between=[-3,3]"), "sampler.guidance.between"),
+    "guidance where": (
+        (*POINT, "sampler.guidance.logit_range=[-3,3]"),
+        "sampler.guidance.logit_range",
+    ),
     "correctors": (
         (*POINT, "sampler=poisson", "sampler.correction.steps=1"),
         "sampler.correction.steps",
     ),
     "a corrector": ((*POINT, "sampler/correction=level"), "sampler.correction.corrector"),
     "correctors where": (
-        (*POINT, "sampler.correction.between=[-3,3]"),
-        "sampler.correction.between",
+        (*POINT, "sampler.correction.logit_range=[-3,3]"),
+        "sampler.correction.logit_range",
     ),
     "particles": ((*POINT, "sampler.inpainting_particles=4"), "sampler.inpainting_particles"),
     "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),

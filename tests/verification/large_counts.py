@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from blackout.diffusion import likelihood
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.schedules import DataEnds
 
 
 def prediction(y, xt):
@@ -93,7 +93,7 @@ class GammaPoisson:
 
     def ends(self, max_count):
         excess = self.pixels * self.mean / self.shape
-        return DataEnds(1 + excess, excess, max_count)
+        return GridEnds(1 + excess, excess, max_count)
 
     def start_divergence(self, q):
         """Return the exact KL of X_t from independent Poisson counts.

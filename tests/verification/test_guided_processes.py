@@ -14,7 +14,7 @@ from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import logit_times, step_times
+from blackout.diffusion.time_grids import logit_times, step_times
 from blackout.random import SampleStreams
 from blackout.verification import toys as markov_toys
 from blackout.verification.draws import ExactJumpDenoiser

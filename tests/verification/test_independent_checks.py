@@ -20,7 +20,7 @@ from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.evaluation.classifier_tests import classifier_test, null_auc_error
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.simulation import draw_jump

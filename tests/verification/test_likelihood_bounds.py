@@ -12,7 +12,8 @@ from blackout.diffusion import likelihood
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import fisher_times, half_width, logit_survival, step_fraction
+from blackout.diffusion.survival import half_width, logit_survival, step_fraction
+from blackout.diffusion.time_grids import fisher_times
 from blackout.random import SampleStreams
 from tests.verification import single_pixel
 from tests.verification.large_counts import finite_time_bound

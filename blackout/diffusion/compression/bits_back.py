@@ -27,10 +27,12 @@ from blackout.diffusion.compression.distributions import (
     poisson_counts,
     surviving_counts,
 )
+from blackout.diffusion.grid_ends import extra_logits
 from blackout.diffusion.likelihood import path_log_weights, predict
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import extra_logits, logit_times, step_fraction
+from blackout.diffusion.survival import step_fraction
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 
 FIRST_LOGIT = 7.0  # logit(e^-t) of the first time of the second grid, for max_count 1

@@ -13,7 +13,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import per_sample_time
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction
-from blackout.diffusion.schedules import logit_survival, time_of_logit
+from blackout.diffusion.survival import logit_survival, time_of_logit
 from blackout.errors import ensure
 
 MAX_BINNED_COUNT = 1023  # the tables hold all pairs of counts

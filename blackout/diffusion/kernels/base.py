@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.predictions import (
     CountPrediction,
@@ -21,7 +22,7 @@ from blackout.diffusion.predictions import (
     require,
 )
 from blackout.diffusion.processes import Process
-from blackout.diffusion.schedules import DataEnds, reverse_clock, step_fraction
+from blackout.diffusion.survival import reverse_clock, step_fraction
 from blackout.random import RandomSource, poisson
 from blackout.representation import format_fields
 
@@ -148,7 +149,7 @@ class StatefulKernel(Kernel, Protocol):
             data_mean: E[X_0] of a Poisson start; None for other starts.
         """
 
-    def earliest_time(self, ends: DataEnds) -> float:
+    def earliest_time(self, ends: GridEnds) -> float:
         """Return the earliest final time at which a Poisson start is accurate enough.
 
         The default is that of kernels that do not correct the start.

@@ -16,7 +16,7 @@ from blackout.component import component
 from blackout.diffusion.kernels.base import ReverseStep
 from blackout.diffusion.kernels.pure_death import PosteriorBridge
 from blackout.diffusion.predictions import MissingCount
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.survival import step_fraction
 from blackout.errors import ensure
 from blackout.random import categorical
 

@@ -20,7 +20,7 @@ from blackout.diffusion.kernels.finite_states import step_distribution
 from blackout.diffusion.particles.potentials import Stage, Step
 from blackout.diffusion.predictions import TINY, CountPrediction
 from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
-from blackout.diffusion.schedules import missing_fraction
+from blackout.diffusion.survival import missing_fraction
 
 # None of these changes the limit of many steps: the look-ahead is divided out again, and
 # extrapolated counts approach predicted ones as steps become short.

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from blackout.diffusion.predictions import Prediction
-from blackout.diffusion.schedules import reverse_clock, step_fraction
+from blackout.diffusion.survival import reverse_clock, step_fraction
 
 
 @dataclass(frozen=True)

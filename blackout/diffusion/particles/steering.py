@@ -39,7 +39,7 @@ from blackout.diffusion.particles.resampling import (
 from blackout.diffusion.predictions import CountPrediction, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.survival import step_fraction
 from blackout.random import SampleStreams, categorical, poisson
 
 # (data, float64 [m, *shape], numbers of their particles, int64 [m]) -> log L, float64 [m]

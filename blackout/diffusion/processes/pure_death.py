@@ -16,7 +16,7 @@ from blackout.component import component
 from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes.base import CountProcess, check_max_count
-from blackout.diffusion.schedules import missing_fraction, step_fraction
+from blackout.diffusion.survival import missing_fraction, step_fraction
 from blackout.random import RandomSource, binomial
 
 
