@@ -130,7 +130,7 @@ def estimate(
         grid_of_model(toy, num_steps),
         Trapezoidal(),
         data_mean=torch.from_numpy(toy.mean),
-        known=KnownElements(x0, mask),
+        known_elements=KnownElements(x0, mask),
     )
     start = time.perf_counter()
     streams = SampleStreams(0, torch.arange(len(x0)))

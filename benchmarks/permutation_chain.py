@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _draw(options: argparse.Namespace) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, exact=True))
+    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, is_fixed=True))
 
 
 if __name__ == "__main__":

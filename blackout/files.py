@@ -73,10 +73,10 @@ def _hidden_file(path: Path, durably: bool) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
-    """Yield a hidden path next to `path`, which replaces it if the block ends without an error.
+    """Write a file atomically: yield a temporary path that replaces `path` after the block.
 
-    Nobody can guess the hidden name and put a link there. A process that is killed leaves the
-    hidden file behind; see `remove_parts`.
+    After an error, `path` is unchanged. Nobody can guess the hidden temporary name and put a link
+    there. A process that is killed leaves the temporary file behind; see `remove_parts`.
 
     Args:
         path: the file to write or to replace; a link is replaced itself. Its folder is made.
@@ -103,7 +103,7 @@ def _copy_mode(old: Path, new: Path) -> None:
 
 
 def copy_privacy(source: Path, folder: Path) -> None:
-    """Give other users no more rights to a new folder than they have to the source."""
+    """Restrict the permissions of a new folder to those that other users have for `source`."""
     mode = stat.S_IMODE(source.stat().st_mode)
     others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
     folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))
@@ -111,10 +111,10 @@ def copy_privacy(source: Path, folder: Path) -> None:
 
 @contextmanager
 def creating(path: Path) -> Iterator[Path]:
-    """Yield a hidden path, which becomes the new file `path` if the block ends without an error.
+    """Create a file atomically: yield a temporary path that is renamed to `path` after the block.
 
-    Unlike `replacing` it leaves a file alone that has appeared there meanwhile. Of two writers of
-    one name, one succeeds.
+    Unlike `replacing`, it never replaces a file, even one that has appeared in the meantime. Of two
+    writers of one name, one succeeds.
 
     Args:
         path: the file to write. Its folder is made.
@@ -158,7 +158,7 @@ def _write_through(path: Path) -> None:
 
 @contextmanager
 def _errors_naming(path: Path, part: Path) -> Iterator[None]:
-    """Give errors of a disk that name no file, or the hidden one, the name of the file.
+    """Replace the file name in errors of a disk: `path` in place of none or the hidden name.
 
     A full disk is noticed when an open file is written, and that error has no name.
     """
@@ -221,7 +221,7 @@ def hash_tensors(subject: str, tensors: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a new hidden folder, which replaces `path` if the block ends without an error.
+    """Write a folder atomically: yield a temporary folder that replaces `path` after the block.
 
     Raises:
         OSError: it cannot be made or written; `path` is unchanged then.
@@ -245,7 +245,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> None:
-    """Remove hidden files and folders that killed processes have left.
+    """Remove temporary files and folders that killed processes have left behind.
 
     Args:
         directory: the folder that contains them.
@@ -267,18 +267,18 @@ def numbered_paths(path: Path) -> Iterator[Path]:
     yield from (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
 
 
-def new_file(path: Path, exact: bool) -> Path:
-    """Return the path of a file that does not exist yet, so that nothing is replaced.
+def new_file(path: Path, is_fixed: bool) -> Path:
+    """Return the path for a new file, after checking that it can be written.
 
     Args:
         path: of the file.
-        exact: whether the file must have this name, which the user chose; otherwise a number is
-            added if it exists.
+        is_fixed: whether the file must have this name, which the user chose; otherwise a number is
+            added if the file exists.
 
     Raises:
         UserError: it exists, or cannot be written.
     """
-    if not exact:
+    if not is_fixed:
         path = next(
             candidate for candidate in numbered_paths(path) if not os.path.lexists(candidate)
         )
@@ -302,7 +302,7 @@ def refuse_address(path: Path) -> None:
 
 
 def working_folder(location: str) -> Path:
-    """Return a folder as it is, or the local working folder of an address.
+    """Return the local folder of a location, which is a path or the address of a remote store.
 
     Runs at s3://bucket/x are written to runs/s3/bucket/x, and copied from there.
 
@@ -337,7 +337,7 @@ def _check_writable(folder: Path, target: Path) -> None:
 
 
 def request_key(content: Any) -> str:
-    """Return 32 hexadecimal digits that identify a request and the state of its files.
+    """Return a hash, 32 hexadecimal digits, of a request and the state of the files it names.
 
     Args:
         content: plain values of the request. Sizes and times of the files that texts in it name
@@ -366,7 +366,7 @@ def results_folder(
     names: Collection[str] | None = None,
     mark: str = ".request",
 ) -> Iterator[Path]:
-    """Yield the first folder in which only results of the same request would be replaced.
+    """Yield the first folder that is free, or that holds results of the same request.
 
     The folder is made and marked with the key, so that no other request uses it and the same
     request finds it again. The mark is removed if the request leaves no results.
@@ -430,7 +430,7 @@ def _result_names(folder: Path, names: Collection[str] | None) -> list[str]:
 
 
 def refuse_links(directory: Path, *names: str) -> None:
-    """Refuse links among the folders of a directory that lead out of it.
+    """Refuse subfolders of a directory that are links to places outside it.
 
     Raises:
         UserError: one of them does.
@@ -443,7 +443,7 @@ def refuse_links(directory: Path, *names: str) -> None:
 
 
 def save_arrays(path: Path, **arrays: Any) -> None:
-    """Write an .npz, complete or not at all."""
+    """Write arrays to a compressed .npz file, atomically."""
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -455,7 +455,7 @@ def sample_file(
     names: OutputNames = OutputNames(),
     about: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[Samples], None]]:
-    """Yield a function that appends samples to an .npz.
+    """Write samples to an .npz batch by batch: yield the function that appends a batch.
 
     The function takes `samples` [b, ...] and further arrays [b, ...] by name, the same names in
     every call. It writes `samples` at once; the other arrays are small and are written at the end.
@@ -526,7 +526,7 @@ def _file_rows(samples: Tensor, names: OutputNames) -> Array:
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a .csv, complete or not at all; values that a row lacks are left empty."""
+    """Write a .csv file atomically; values that a row lacks are left empty."""
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -534,7 +534,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path:
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write plain containers as JSON, complete or not at all.
+    """Write plain containers to a JSON file, atomically.
 
     Numbers that JSON does not have (infinity, NaN) become null.
     """
@@ -546,7 +546,7 @@ def write_json(content: Any, path: Path) -> None:
 def save_picture(
     picture: Any, path: Path, about: str | None = None, dpi: int = 100, *, is_new: bool = False
 ) -> None:
-    """Write a PIL image or a matplotlib figure as PNG, complete or not at all.
+    """Write a PIL image or a matplotlib figure to a PNG file, atomically.
 
     Args:
         picture: the image or figure; None writes nothing.
@@ -577,7 +577,7 @@ def arrange_tiles(
     margin: int,
     colour: tuple[int, int, int],
 ) -> Any:
-    """Lay PIL images of one size out in a grid.
+    """Arrange PIL images of one size in a grid.
 
     Args:
         tiles: the images, at least one.

@@ -154,10 +154,10 @@ def _solve_picture(options: argparse.Namespace) -> None:
     family = load_family("shuffle")
     pieces, columns = family.read_pieces(picture, settings.get("grid"))
     if "out" in settings:
-        path = new_file(Path(settings["out"]).expanduser(), exact=True)
+        path = new_file(Path(settings["out"]).expanduser(), is_fixed=True)
     else:
         name = picture.name if picture.is_dir() else picture.stem
-        path = new_file(picture.parent / f"{name}-solved.png", exact=False)
+        path = new_file(picture.parent / f"{name}-solved.png", is_fixed=False)
 
     # 2. Arrange the pieces, write the picture and print probabilities.
     arrangements = family.arrange_pieces(pieces, columns)

@@ -76,18 +76,23 @@ class Arrangement:
                 `series` for another number of axes.
         """
         num_axes = len(matrix.shape)
-        message = "series is for three axes [N, C, L] or [N, H, W]"
-        ensure(self._series is None or num_axes == 3, f"{message}, not {list(matrix.shape)}")
+        message = "dataset.series is for three axes [N, C, L] or [N, H, W]"
+        advice = f"not {list(matrix.shape)}: leave it out"
+        ensure(self._series is None or num_axes == 3, f"{message}, {advice}")
         axes = self._axes
         if axes is None and self._tile is not None:  # images without names of axes
             axes = {2: "YX", 3: "NYX", 4: "NCYX", 5: "NCZYX"}.get(num_axes)
-            ensure(axes is not None, f"tile cuts images, not an array {list(matrix.shape)}")
+            shape = list(matrix.shape)
+            ensure(
+                axes is not None, f"dataset.tile cuts images, not an array {shape}: leave it out"
+            )
         if axes is None:
             return matrix, self._series
         arranged = arrange_axes(matrix, axes)
         is_image = "Y" in axes
         if self._tile is not None:
-            ensure(is_image, f"tile cuts images, and axes={axes} has no rows and columns")
+            message = f"dataset.tile cuts images, and axes={axes} has no rows and columns"
+            ensure(is_image, f"{message}: leave it out")
         elif is_image and "N" not in axes:
             raise ValueError(self._describe_image(axes, tuple(arranged.shape)))
         return arranged, "L" in axes
@@ -105,9 +110,12 @@ class Arrangement:
             return columns
         is_changed = self._tile is not None or self._axes not in (None, "NYX", "NCYX", "NE", "NCL")
         message = f"mask={mask} must be in the same file as counts with axes or tiles"
-        ensure(mask in columns or not is_changed, message)
+        advice = "add it to the file as an array"
+        ensure(mask in columns or not is_changed, f"{message}: {advice}")
         if mask not in columns or self._tile is not None or np.shape(columns[mask]) != shape:
-            ensure(self._tile is None, "mask and tile cannot be combined; mask=finite can")
+            message = f"dataset.mask={mask} and dataset.tile cannot be combined"
+            advice = "store missing entries as NaN, and use dataset.mask=finite"
+            ensure(self._tile is None, f"{message}: {advice}")
             return columns
         arranged = arrange_axes(np.asarray(columns[mask]), str(self._axes))
         return {**columns, str(mask): arranged}

@@ -19,7 +19,7 @@ IMAGE = "image"  # name of the column with the number of the image that a tile c
 
 
 def propose_tile(height: int, width: int) -> int:
-    """Return a power of two that cuts at least 16 tiles from an image, at most 64."""
+    """Return the largest tile side, a power of two up to 64, of which an image has 16 tiles."""
     tile = MAX_PROPOSED_TILE
     while tile > 1 and (height // tile) * (width // tile) < MIN_PROPOSED_TILES:
         tile //= 2

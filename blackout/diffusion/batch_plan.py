@@ -71,6 +71,6 @@ def plan_batch(
         kernel=sampler.kernel,
         correction=sampler.correction,
         data_mean=data_mean,
-        known=conditions.known,
+        known_elements=conditions.known_elements,
         device=model.device,
     )

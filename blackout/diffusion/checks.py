@@ -49,7 +49,7 @@ class CheckedModel(Protocol):
 
 
 def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
-    """Check a sampler's grid, and take a few of its steps on an empty sample, without a network.
+    """Check that a sampler fits a model, by its grid and a short run with a network of zeros.
 
     Raises:
         UserError: kernel or correctors need what the head does not predict, or belong to another
@@ -93,10 +93,10 @@ def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
         if (sampler.inpainting_particles or 1) == 1:
             run_sampler(plan, shape, generator, callback=check_shape)
             return
-        nothing_known = KnownElements(
+        no_known_elements = KnownElements(
             torch.zeros(shape, dtype=torch.uint8), torch.zeros(shape, dtype=torch.bool)
         )
-        plan = replace(plan, kernel=sampler.memoryless.kernel, known=nothing_known)
+        plan = replace(plan, kernel=sampler.memoryless.kernel, known_elements=no_known_elements)
         run_particles(plan, shape, generator, Particles(2), callback=check_shape)
 
 
@@ -139,5 +139,5 @@ def check_guidance(sampler: Sampler, *, with_classes: bool) -> None:
     """
     refuse(
         sampler.guidance.scale != 1 and not with_classes,
-        "sampler.guidance.scale: guidance needs classes to guide towards",
+        "sampler.guidance.scale: guidance needs classes to guide towards, such as classes=[0]",
     )

@@ -80,7 +80,7 @@ def likelihood_bound(
     final_time: Tensor | None = None,
     data_mean: Tensor | None = None,
 ) -> Tensor:
-    """Return one unbiased estimate per sample of the bound of any process.
+    """Estimate the likelihood bound of any process, unbiased, from one observation per sample.
 
     It is the path's part (`path_bound`; for a chain `chain_bound`), plus the KL at the final time
     from the distribution that sampling starts from, plus, for finite jump processes, -log P(X_0 |
@@ -129,7 +129,7 @@ def likelihood_bound(
 
 
 def predict(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
-    """Return the prediction given X_t, of the process's kind.
+    """Evaluate the denoiser, and check that its prediction is of the kind that the process needs.
 
     Raises:
         ValueError: it is of another kind.
@@ -155,7 +155,7 @@ def path_bound(
     generator: RandomSource,
     end: Tensor | None,
 ) -> Tensor:
-    """Return an unbiased estimate per sample of the path's part of a jump process's bound.
+    """Estimate the integral over the path in the bound of a jump process, unbiased, per sample.
 
     Over types r of jumps,
 
@@ -190,7 +190,7 @@ def path_bound(
 
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """Return kappa - lambda + lambda log(lambda / kappa) >= 0 of rates [B, ...], float64 [B, ...].
+    """Return the KL rate kappa - lambda + lambda log(lambda / kappa) of true rates lambda.
 
     References: Campbell et al. 2022, Proposition 2.
     """
@@ -199,10 +199,12 @@ def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
 
 
 def bound_range(process: Process) -> tuple[float, float]:
-    """Return the largest logit of survival of a bound, and half the width of its plateau.
+    """Return the range of logits over which a bound is integrated, and where it is flat.
 
-    On the plateau all times contribute alike. Pure death of counts beyond 255 reaches further out
-    by log(max_count / 255), and has a plateau of log(max_count) to either side.
+    Returns:
+        The largest logit of survival, and half the width of the plateau, on which all times
+        contribute alike. For pure death of counts above 255, the range is wider by
+        log(max_count / 255), and the plateau extends log(max_count) to either side.
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
@@ -228,7 +230,7 @@ def path_ends(
 
 
 def propose_logits(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
-    """Return logits u at quantiles v of a logistic distribution on [last, limit], and its density.
+    """Draw logits u by inversion from the proposal on [last, limit], and return their density.
 
     With a plateau of half-width a it is flat between -a and a and logistic beyond, of density
 
@@ -274,7 +276,7 @@ def chain_bound(
     v: Tensor,
     generator: RandomSource,
 ) -> Tensor:
-    """Return an estimate of a chain's bound, float64 [B], nats: the KL of its steps and of its end.
+    """Estimate the bound of a chain in discrete time, float64 [B], nats: its steps and its end.
 
     One step, chosen by v, is multiplied by the number of steps.
 
@@ -292,7 +294,7 @@ def chain_bound(
 
 
 def includes_ends(process: PureDeath) -> bool:
-    """Return whether `likelihood_bound` of these counts includes the cost of its ends."""
+    """Return whether `likelihood_bound` adds `end_bound`: for counts above 255."""
     return extra_logits(process.max_count) > 0
 
 
@@ -304,9 +306,9 @@ def end_bound(
     data_mean: Tensor,
     source: RandomSource = None,
 ) -> Tensor:
-    """Return the cost of the ends of the continuous bound.
+    """Return the part of the continuous bound outside its range: the start and the last step.
 
-    KL of the Poisson start, and -log Poisson(N; y) of the last step.
+    It is the KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
 
@@ -331,7 +333,7 @@ def end_bound(
 
 
 def start_bound(process: PureDeath, x0: Tensor, t: Tensor, data_mean: Tensor) -> Tensor:
-    """Return KL(Binomial(X_0, q_T) || Poisson(q_T E[X_0])), where sampling starts.
+    """Return the KL of the Poisson start: KL(Binomial(X_0, q_T) || Poisson(q_T E[X_0])).
 
     Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity
     otherwise. Counts beyond 4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 -
@@ -373,7 +375,7 @@ def step_bound(
     t: Tensor,
     generator: RandomSource = None,
 ) -> Tensor:
-    """Return E KL(q(X_s | X_0, X_t) || Poisson(y r) births): one term of the finite-time bound.
+    """Estimate one term of the finite-time bound, E KL(q(X_s | X_0, X_t) || Poisson(y r) births).
 
     There is one draw of X_t per sample.
 
@@ -405,9 +407,10 @@ def step_bound(
 
 @lru_cache(maxsize=4096)
 def births_constant(max_count: int, s: float, t: float) -> Tensor:
-    """Return -H(D) + E log D! of the births D ~ Binomial(N, r) of a step from t to s.
+    """Return the part of `step_bound` without the network, -H(D) + E log D!, for every N.
 
-    It equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
+    D ~ Binomial(N, r) are the births of a step from t to s. The value equals
+    log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
 
     References: Santos et al. 2023, eq. 69, of which eq. 70 leaves this out; checked in
         tests/verification/test_likelihood_bounds.py.
@@ -450,7 +453,9 @@ def path_log_weights(
     data_mean: Tensor,
     streams: SampleStreams,
 ) -> Tensor:
-    """Return log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations.
+    """Return the log importance weight log p(X_0, path) - log q(path | X_0) of a random path.
+
+    One path of the forward process is drawn per sample. It costs T network evaluations.
 
     Births of p are Poisson(y r), of q binomial. They are not clipped at max_count, as in the
     finite-time bound: clipping in the sampler only adds to p(X_0).
@@ -498,7 +503,7 @@ def weighted_path_bound(
     data_mean: Tensor,
     streams: list[SampleStreams],
 ) -> Tensor:
-    """Return an estimate per sample of the importance-weighted bound, float64 [B], nats.
+    """Estimate the importance-weighted bound from K paths per sample, float64 [B], nats.
 
     The sampler is a latent variable model: its latent variables are the states of a path, its
     proposal is the forward process. With log w = log p(path) - log q(path | X_0) of K forward paths

@@ -89,7 +89,7 @@ def check_scale(scale: float) -> None:
 
 
 def check_name(table: Mapping[str, object], name: str, setting: str) -> None:
-    """Raise ValueError unless the table has an entry of that name.
+    """Raise ValueError unless the value of a setting is a name in a table.
 
     Args:
         table: entries by name.
@@ -136,7 +136,7 @@ def count_loss(prediction: CountPrediction, target: Tensor) -> Tensor:
 
 
 def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
-    """Return (t - s) q_t.
+    """Return the weight (t - s) q_t of the paper's instantaneous loss.
 
     References: Santos et al. 2023, eq. 14.
     """
@@ -144,7 +144,7 @@ def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
 
 
 def finite_time_weight(s: Tensor, t: Tensor) -> Tensor:
-    """Return q_s - q_t.
+    """Return the weight q_s - q_t of the paper's finite-time loss.
 
     References: Santos et al. 2023, eq. 15.
     """

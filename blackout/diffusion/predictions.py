@@ -25,7 +25,7 @@ from blackout.representation import format_fields
 
 
 class Prediction(Protocol):
-    """The conditional mean of a process's statistic, as losses, kernels and bounds need it."""
+    """Protocol of a prediction: the conditional mean of a statistic, float32 and float64."""
 
     @property
     def mean(self) -> Tensor:
@@ -49,7 +49,7 @@ NEVER = -1e4  # log of a mean of 0: finite, so that 0 births times it are 0; e^N
 
 
 class MissingCount(Protocol):
-    """A distribution of N = X_0 - X_t for every element, independent of one another."""
+    """Protocol of a distribution of the missing count N = X_0 - X_t, independent per element."""
 
     def log_prob(self, missing: Tensor) -> Tensor:
         """Return log P(N = missing), float32 of the shape of the integers `missing`."""
@@ -122,7 +122,7 @@ class CategoricalPrediction:
 
 
 def require(value: object, kind: type[Kind], part: object, process: object, needed: str) -> Kind:
-    """Return `value` if it is of the kind that a kernel, corrector or loss needs.
+    """Return `value`, after checking that it is of the class that a component needs.
 
     Args:
         value: a prediction, a target or a process.
@@ -140,7 +140,7 @@ def require(value: object, kind: type[Kind], part: object, process: object, need
 
 
 def mismatch_error(part: object, process: object, needed: str) -> ValueError:
-    """Return the error of a part that does not fit a process or a head; see `require`."""
+    """Return the error for a component that does not fit a process or a head; see `require`."""
     name = "this process" if process is None else f"the process {type(process).__name__}"
     return ValueError(
         f"{type(part).__name__} does not fit {name} with this head: it needs {needed}; "

@@ -30,7 +30,7 @@ NO_GUIDANCE = Guidance()
 
 
 def choose_kernel(settings: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
-    """Return kernel and number of steps if the settings leave them to the data, `sampler=counts`.
+    """Return kernel and number of steps where the settings leave them open, as `sampler=counts`.
 
     Counts whose distribution is predicted are drawn from it by `PosteriorBridge`. That kernel is of
     first order, and takes twice as many steps as the second-order default.
@@ -103,7 +103,10 @@ class Sampler:
 
     @property
     def memoryless(self) -> Sampler:
-        """The sampler for runs whose states are exchanged or replaced between steps."""
+        """This sampler, with a memoryless kernel in place of a stateful one.
+
+        Runs need it if particles are resampled or elements are overwritten between steps.
+        """
         if isinstance(self.kernel, StatefulKernel):
             return replace(self, kernel=self.kernel.memoryless)
         return self
@@ -115,7 +118,7 @@ class Sampler:
         return ends.earliest_time()
 
     def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which a network is evaluated with this dropout and precision.
+        """Return a context that evaluates a network with the dropout and precision set here.
 
         See `blackout.training.model.evaluating`.
         """

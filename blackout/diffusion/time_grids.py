@@ -69,7 +69,7 @@ def _choices_for_null(
     }
 
 
-@component(passed=("grid",), called=("num_steps",), from_stats=choose_ends)
+@component(partial_for=("grid",), call_arguments=("num_steps",), from_stats=choose_ends)
 def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """Return the paper's grid, uniform in the logit u and so in Fisher information.
 
@@ -99,7 +99,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return logit_times(num_steps, limit, -limit)
 
 
-@component(passed=("grid",), called=("num_steps",), from_stats=choose_ends)
+@component(partial_for=("grid",), call_arguments=("num_steps",), from_stats=choose_ends)
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
     """Return times that are uniform in u, the logit of survival.
 
@@ -126,7 +126,7 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
-@component(passed=("grid",), called=("num_steps",), from_stats=choose_logistic_times)
+@component(partial_for=("grid",), call_arguments=("num_steps",), from_stats=choose_logistic_times)
 def logistic_times(
     num_steps: int = 1000,
     first: float = 6.0,
@@ -179,7 +179,7 @@ def logistic_times(
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(quantiles)])
 
 
-@component(passed=("grid",), called=("num_steps",))
+@component(partial_for=("grid",), call_arguments=("num_steps",))
 def step_times(num_steps: int, length: int) -> Tensor:
     """Return evenly spaced times of a chain in discrete time, rounded to its steps 0..length.
 

@@ -11,7 +11,7 @@ from blackout.errors import UserError
 
 
 def read_batch(batch: Any, shape: tuple[int, ...], max_count: int) -> dict[str, Any]:
-    """Return a batch by name: `x0`, counts, and perhaps `label`.
+    """Check a batch of a user's DataLoader, and return it as a mapping: `x0`, perhaps `label`.
 
     Args:
         batch: counts, (counts, labels), or a mapping with `x0` and perhaps `label`.
@@ -34,7 +34,7 @@ def read_batch(batch: Any, shape: tuple[int, ...], max_count: int) -> dict[str, 
 
 
 def _name_parts(batch: Any) -> dict[str, Any]:
-    """Return the parts of a batch by name; none if it has none of the known forms."""
+    """Return the parts of a batch by name; empty for an unknown form."""
     if isinstance(batch, Mapping):
         return dict(batch)
     if isinstance(batch, Tensor):

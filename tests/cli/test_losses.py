@@ -406,13 +406,13 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
 
 def test_files_get_numbers_and_given_names_do_not(tmp_path):
     (tmp_path / "x.png").symlink_to(tmp_path / "nowhere")
-    assert new_file(tmp_path / "x.png", exact=False) == tmp_path / "x-2.png"
+    assert new_file(tmp_path / "x.png", is_fixed=False) == tmp_path / "x-2.png"
     with pytest.raises(UserError, match="exists, and is not replaced"):
-        new_file(tmp_path / "x.png", exact=True)
+        new_file(tmp_path / "x.png", is_fixed=True)
     with pytest.raises(UserError, match="cannot write"):
-        new_file(tmp_path / "x.png/y.png", exact=True)
+        new_file(tmp_path / "x.png/y.png", is_fixed=True)
     with pytest.raises(UserError, match="s3://bucket/x is an address"):
-        new_file(Path("s3://bucket/x/y.png"), exact=True)
+        new_file(Path("s3://bucket/x/y.png"), is_fixed=True)
     for name, age in (
         ("old", 8 * 86400),
         ("young", 60),
@@ -421,7 +421,7 @@ def test_files_get_numbers_and_given_names_do_not(tmp_path):
             raise KeyboardInterrupt
         part.write_text("half")
         os.utime(part, (time.time() - age,) * 2)
-        new_file(tmp_path / f"{name}.bits", exact=True)
+        new_file(tmp_path / f"{name}.bits", is_fixed=True)
         assert part.exists() == (name == "young")
 
 

@@ -123,7 +123,7 @@ HOSTILE = {
     "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),
     "a start that is not drawn": ((*POINT, "sampler.poisson_start=false"), "sampler.poisson_start"),
     "classes": ((*POINT, "classes=[3]"), "classes"),
-    "given": ((*POINT, "given={total:300}"), "given"),
+    "condition": ((*POINT, "condition={total:300}"), "condition"),
     "sweeps of one run": ((*DIRECT, "posterior.sweeps=5"), "posterior.sweeps"),
 }
 

@@ -14,7 +14,7 @@ from blackout.data.sample_files import read_samples
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.data_stats import estimate_elements
 from blackout.diffusion.draw import CountDraw
-from blackout.diffusion.inpainting import read_known
+from blackout.diffusion.inpainting import read_known_elements
 from blackout.errors import UserError
 from blackout.files import sample_file
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, set_elements
@@ -60,11 +60,11 @@ def test_samples_are_written_and_read_in_the_units_of_the_file(tmp_path: Path) -
 def test_known_elements_are_in_the_units_of_the_file(tmp_path: Path) -> None:
     mask = np.array([True, True, False, False, False])
     np.savez(tmp_path / "k.npz", x0=np.array([106, 100, 0, 1, 3]), mask=mask)
-    known_elements = read_known(tmp_path / "k.npz", (5,), 20, 1, (100, 2))
+    known_elements = read_known_elements(tmp_path / "k.npz", (5,), 20, 1, (100, 2))
     assert (
         known_elements.x0[0, :2].tolist() == [3, 0]
         and known_elements.mask[0].tolist() == mask.tolist()
     )
     np.savez(tmp_path / "k.npz", x0=np.array([105, 100, 0, 1, 3]), mask=mask)
     with pytest.raises(UserError, match="x0 must be 100 and whole numbers of 2"):
-        read_known(tmp_path / "k.npz", (5,), 20, 1, (100, 2))
+        read_known_elements(tmp_path / "k.npz", (5,), 20, 1, (100, 2))

@@ -192,7 +192,7 @@ def test_particles_sample_the_unknown_elements_of_other_processes(case):
     n = 1500
     (denoiser,) = denoisers(process, [of_class])
     result = run_particles(
-        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known=known_elements),
+        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known_elements=known_elements),
         (n, 2),
         SampleStreams(0, torch.arange(n)),
         Particles(16),
@@ -221,7 +221,9 @@ def test_kernels_without_guided_steps_or_likelihoods_are_refused():
         ValueError, match="inpainting_particles: the steps of BirthDeath have no likelihood"
     ):
         run_particles(
-            SamplingPlan(pair, IMMIGRATION[0], times, known=known_elements, kernel=TauLeap()),
+            SamplingPlan(
+                pair, IMMIGRATION[0], times, known_elements=known_elements, kernel=TauLeap()
+            ),
             (1, 2),
             None,
             Particles(2),

@@ -232,7 +232,7 @@ def test_the_look_ahead_does_not_change_the_expected_weight():
             logit_times(12, 6.0, -6.0),
             Trapezoidal(),
             data_mean=MEAN,
-            known=KnownElements(x0, mask),
+            known_elements=KnownElements(x0, mask),
         )
         streams = SampleStreams(0, torch.arange(3000))
         particles = Particles(4, look_ahead=look_ahead)

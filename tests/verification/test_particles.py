@@ -216,7 +216,7 @@ def test_a_sample_depends_on_seed_and_index_only(correction):
                 TIMES,
                 kernel=Trapezoidal(),
                 correction=correction,
-                known=KNOWN,
+                known_elements=KNOWN,
                 data_mean=torch.tensor(ALL.mean),
             ),
             (len(indices), 2),

@@ -59,7 +59,7 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
                 kernel=kernel,
                 correction=correction,
                 data_mean=data_mean,
-                known=known_elements,
+                known_elements=known_elements,
             ),
             shape,
             streams,
@@ -259,7 +259,7 @@ def test_known_elements_follow_the_forward_process_and_end_at_their_values():
             PureDeath(30),
             times,
             kernel=PoissonLeap(),
-            known=known_elements,
+            known_elements=known_elements,
         ),
         (n, 2),
         SampleStreams(0, torch.arange(n)),
@@ -284,7 +284,10 @@ def test_every_sample_may_have_its_own_known_elements_in_any_batch():
             [
                 part["samples"]
                 for _, part in model.batches(
-                    torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known_elements)
+                    torch.arange(6),
+                    0,
+                    sampler=sampler,
+                    conditions=Conditions(known_elements=known_elements),
                 )
             ]
         )

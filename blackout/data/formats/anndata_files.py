@@ -31,7 +31,7 @@ def read_anndata(
     arrays: dict[str, LazyArray],
     layer: str | None,
 ) -> FileContents:
-    """Read counts, other layers (one may be a mask) and observations, and nothing else.
+    """Read the counts, the other layers and the observations of AnnData.
 
     Args:
         path: of the file.
@@ -51,7 +51,7 @@ def read_anndata(
     is_raw = has_raw and layer in RAW_NAMES and layer not in layers
     layer_names = quote_names([*layers, RAW] if has_raw else layers)
     if layer is not None and layer not in layers and not is_raw:
-        raise UserError(f"{path}: there is no layer {layer!r}, found {layer_names}")
+        raise UserError(f"{path}: there is no dataset.layer={layer}, only {layer_names}")
     if layer is None and "X" not in nodes:
         names = layer_names if layers or has_raw else "no layers"
         raise UserError(f"{path}: there is no X; dataset.layer names one of {names}")
@@ -153,7 +153,7 @@ def _read_column(nodes: dict[str, Any], arrays: dict[str, LazyArray], place: str
         ensure(is_valid, f"{place} is not a column of categories")
         if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(categories):
             content = f"categories {codes.min()}..{codes.max()} of {len(categories)}"
-            raise ValueError(f"{place} has {content}")
+            raise ValueError(f"{place} has {content}: the file is damaged, write it again")
         if (codes < 0).any() or not len(categories):
             return np.append(categories, _missing_value(categories))[codes]  # -1: the last one
         return categories[codes]

@@ -73,7 +73,8 @@ def decode_text(field: Any) -> str:
     text = field.decode() if isinstance(field, bytes) else str(field)
     if len(text) > MAX_TEXT_LENGTH:
         raise ValueError(
-            f"a text has {len(text):,} characters; at most {MAX_TEXT_LENGTH:,} are allowed",
+            f"a text has {len(text):,} characters; at most {MAX_TEXT_LENGTH:,} are allowed: "
+            f"shorten {text[:20]!r}..."
         )
     ensure("\0" not in text, f"the text {text[:40]!r} has a NUL character: the file is damaged")
     return text
@@ -90,7 +91,7 @@ def is_number(field: str) -> bool:
 
 
 def refuse_layer(path: Path, layer: str | None) -> None:
-    """Refuse a layer where the form of the file has none.
+    """Refuse a layer of a file in whose format there are none.
 
     Raises:
         UserError: a layer was chosen.

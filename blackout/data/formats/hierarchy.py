@@ -35,7 +35,7 @@ def read_hierarchy(
         nodes: groups and arrays of the library by place; "" is the root.
         sizes: stored bytes of every array by place.
         layer: array or layer with the counts; None for `X` or the usual names.
-        unread: what the file holds besides, by place, and what it is.
+        unread: descriptions of what no setting can use, by place.
 
     Raises:
         UserError: the file has no such array, or an .h5ad has no table of observations.
@@ -54,7 +54,8 @@ def read_hierarchy(
     if matrices and layer not in arrays:
         return read_tenx_hdf5(path, arrays, matrices, layer)
     if layer is not None and layer not in arrays:
-        raise UserError(f"{path}: there is no array {layer!r}, found {quote_names(arrays)}")
+        found = quote_names(arrays)
+        raise UserError(f"{path}: there is no array dataset.layer={layer}, only {found}")
 
     contents: dict[str, Any] = {}
     axis_names: dict[str, tuple[str, ...]] = {}

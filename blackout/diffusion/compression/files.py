@@ -139,7 +139,7 @@ class Codec:
             f"{source}: {counts.size:,} elements in {steps} steps are too many; "
             f"their product must be at most {MAX_WORK:,}",
         )
-        new_file(target, exact=True)
+        new_file(target, is_fixed=True)
         first = next(self._parts(source, counts))[:NUM_ESTIMATED]
         grids = coding_grids(self.model, steps)
         nats = [expected_nats(self.model, first, times) for times in grids]
@@ -185,7 +185,7 @@ class Codec:
         """
         with open_regular(source) as file:
             number, parts = self.decode_parts(file, str(source))
-            new_file(target, exact=True)
+            new_file(target, is_fixed=True)
             dtype = torch.empty(0, dtype=count_dtype(self._max_count)).numpy().dtype
             header = {
                 "descr": np.lib.format.dtype_to_descr(dtype),

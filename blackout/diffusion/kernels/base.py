@@ -29,7 +29,7 @@ from blackout.representation import format_fields
 
 @dataclass(frozen=True)
 class ReverseStep:
-    """One reverse step to be made, from time t to s < t.
+    """Input of a kernel: the reverse step to make, from time t to s < t.
 
     Args:
         denoiser: evaluated as often as the method needs.
@@ -50,7 +50,7 @@ class ReverseStep:
     __repr__ = format_fields
 
     def predict_count(self, part: object) -> CountPrediction:
-        """Evaluate the denoiser at (X_t, t), for a `part` that needs the missing count.
+        """Evaluate the denoiser at (X_t, t), and check that it predicts the missing count.
 
         Args:
             part: the kernel or corrector, for the message.
@@ -63,7 +63,7 @@ class ReverseStep:
         return require(prediction, CountPrediction, part, self.process, needed)
 
     def predict_distribution(self, part: object, purpose: str) -> MissingCount:
-        """Evaluate the denoiser at (X_t, t), for a `part` that draws from P(N | X_t).
+        """Evaluate the denoiser at (X_t, t), and return the predicted distribution P(N | X_t).
 
         Args:
             part: the kernel, for the message.
@@ -105,7 +105,7 @@ class ReverseStep:
         return self.process.bridge(x0, self.x, self.s, self.t, self.generator)
 
     def midpoint(self) -> Tensor:
-        """Return the time rho, a scalar, that halves the step by the clock -log(1 - e^-t).
+        """Return the scalar time rho that halves the step on the time scale of `reverse_clock`.
 
         References: this project; checked in tests/verification/test_pure_death_kernels.py.
         """
@@ -113,7 +113,7 @@ class ReverseStep:
         return reverse_clock(middle)  # the clock is its own inverse
 
     def until(self, time: Tensor) -> ReverseStep:
-        """Return the first part of the step, from t to `time`."""
+        """Return the first part of the step: from t to `time`, between s and t."""
         return replace(self, s=time)
 
     def continue_from(self, x: Tensor, time: Tensor) -> ReverseStep:
@@ -122,7 +122,7 @@ class ReverseStep:
 
 
 class Kernel(Protocol):
-    """One reverse step."""
+    """Protocol of a kernel, which makes one reverse step of the sampling loop."""
 
     def __call__(self, step: ReverseStep, /) -> Tensor:
         """Return X_s given X_t: states of the shape [B, ...] and dtype of `step.x`.
@@ -168,7 +168,7 @@ def add_births(x: Tensor, births: Tensor, process: Process) -> Tensor:
 def require_prediction(
     prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str
 ) -> Kind | GuidedPair:
-    """Return the prediction if it is of this kind, or a pair of this kind that is to be guided.
+    """Return the prediction, after checking its class; of a guided pair, both classes are checked.
 
     Args:
         prediction: of a denoiser.

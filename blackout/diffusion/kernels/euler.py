@@ -18,7 +18,7 @@ from blackout.random import categorical
 @component("kernel")
 @dataclass(frozen=True)
 class EulerStep:
-    """Jump from X_t to level j with the probability rate(X_t -> j) (t - s).
+    """Euler step: a jump from X_t to level j has the probability rate(X_t -> j) (t - s).
 
     First order in the step; elements jump independently, each at most once. Where the
     probabilities of an element's jumps sum to more than 1 they are normalised. Of ordered

@@ -40,7 +40,7 @@ MAX_START_DIVERGENCE = 0.3  # nats; error of a Poisson start that the first step
 
 
 class Forecast(NamedTuple):
-    """What a step implies for the next one."""
+    """Prediction of one step for the next one."""
 
     time: float  # end of the step
     missing: Tensor  # z [B, ...]
@@ -80,7 +80,7 @@ class MultistepLeap:
         return MultistepRun(data_mean)
 
     def earliest_time(self, ends: GridEnds) -> float:
-        """Return the earliest final time: the first step corrects up to 0.3 nats of the start."""
+        """Return the earliest final time of a start whose error, up to 0.3 nats, is corrected."""
         return ends.earliest_time(max_divergence=MAX_START_DIVERGENCE)
 
 

@@ -21,7 +21,7 @@ NEEDED_FOR_RATES = "a head that predicts what rates need"  # for messages
 @component("kernel")
 @dataclass(frozen=True)
 class TauLeap:
-    """Make jumps of every reverse type at the rates of X_t, held constant for t - s.
+    """Tau-leaping: reverse jumps of every type at the rates of X_t, held constant over the step.
 
     Algorithm 4 lacks the time increment t - s. Jumps of ordered processes add up, Poisson for each
     type, clipped to the state space; of unordered ones at most one happens. The last step, to
@@ -64,7 +64,7 @@ def leap(
     duration: float,
     generator: RandomSource,
 ) -> Tensor:
-    """Return X_t after jumps at constant rates, states of xt's shape and dtype.
+    """Return states after jumps at constant rates, of xt's shape and dtype.
 
     References: Santos et al. 2023, Algorithm 4.
 

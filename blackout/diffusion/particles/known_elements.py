@@ -33,13 +33,13 @@ MIN_RATE_SHARE = 0.1  # of the predicted count: extrapolation must not make know
 
 
 def has_step_probability(process: Process) -> bool:
-    """Return whether `KnownWeight` knows the probability of a step of this process."""
+    """Return whether `KnownWeight` can compute the probability of a step of this process."""
     return isinstance(process, PureDeath | FiniteProcess)
 
 
 @dataclass
 class KnownWeight:
-    """The model's probability of the known elements' steps, over that of the path they follow.
+    """Importance weight of a particle: the model's probability of the known path, over the path's.
 
     Births of a stage are Poisson(y r), those of finitely many states follow `step_distribution`.
     The path's own probability, of a bridge to X_0, is the same for all particles of a sample: it
@@ -81,7 +81,7 @@ class KnownWeight:
         return log_weight + self._look_ahead
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these particles."""
+        """Keep the look-ahead of the particles that survive resampling, int64 [rows]."""
         self._look_ahead = self._look_ahead[rows]
 
     def _data_log_probability(self, stage: Stage) -> Tensor:
