@@ -41,8 +41,9 @@ def find_device(name: str) -> torch.device:
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":
-        has_cuda = torch.cuda.is_available()
-        return torch.device("cuda", local_rank) if has_cuda else torch.device("cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a device such as `meta` has no values

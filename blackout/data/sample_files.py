@@ -66,16 +66,32 @@ def read_samples(path: Path, data: CountData) -> Tensor:
     return counts
 
 
-def read_labels(path: Path) -> dict[str, Tensor]:
-    """Return `classes`, int64 [n], where an .npz has the classes of its samples."""
+def read_labels(path: Path, num_samples: int) -> dict[str, Tensor]:
+    """Read the classes of samples from an .npz file, if it has them.
+
+    Args:
+        path: of the samples.
+        num_samples: n, their number.
+
+    Returns:
+        `classes`, int64 [n]; empty for files without classes.
+
+    Raises:
+        UserError: the classes are not whole numbers of at least 0, one per sample.
+    """
     if path.suffix != ".npz" or not path.is_file():
         return {}
     with reading(path, "not a readable .npz file of samples"):
         with np.load(path, allow_pickle=False) as archive:
             if "classes" not in archive.files:
                 return {}
-            classes = np.asarray(archive["classes"]).astype(np.int64)
-    return {"classes": torch.from_numpy(classes)}
+            classes = np.asarray(archive["classes"])
+    is_valid = classes.dtype.kind in "iu" and classes.shape == (num_samples,)
+    found = f"{classes.dtype} {list(classes.shape)}"
+    message = f"{path}: classes must be {num_samples} whole numbers, one per sample, not {found}"
+    refuse(not is_valid, message)
+    refuse(classes.min() < 0, f"{path}: classes must be at least 0, not {classes.min()}")
+    return {"classes": torch.from_numpy(classes.astype(np.int64))}
 
 
 def _read_array(path: Path, features: Sequence[str]) -> Tensor:

@@ -193,21 +193,7 @@ def read_known_elements(
             f"not {x0.dtype} and {mask.dtype}"
         )
 
-    # 2. Counts from the units of the file.
-    offset, gain = units
-    if (offset, gain) != (0, 1):
-        above = np.where(mask, x0.astype(np.int64) - offset, 0)
-        if (above % gain).any():
-            raise UserError(
-                f"inpaint={path}: x0 must be {offset} and whole numbers of {gain}, as the data are"
-            )
-        x0 = above // gain
-    if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
-        raise UserError(
-            f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}"
-        )
-
-    # 3. The model's shape, channels first.
+    # 2. The model's shape, channels first.
     tensors = []
     for name, array in (("x0", x0.astype(np.int64)), ("mask", mask)):
         tensor = torch.from_numpy(array if array.ndim > len(sample_shape) else array[None])
@@ -216,9 +202,24 @@ def read_known_elements(
         if tuple(tensor.shape[1:]) != sample_shape or len(tensor) not in (1, num_samples):
             raise UserError(
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, "
-                "channels last"
+                f"channels last, not an array {list(array.shape)}"
             )
         tensors.append(tensor)
-    x0_tensor, mask_tensor = tensors
-    counts = x0_tensor.to(count_dtype(max_count))
-    return KnownElements(*torch.broadcast_tensors(counts, mask_tensor))
+    values, is_known = torch.broadcast_tensors(*tensors)
+
+    # 3. Counts from the units of the file; values that are not known do not matter.
+    offset, gain = units
+    difference = torch.where(is_known, values - offset, 0)
+    if (difference % gain != 0).any():
+        raise UserError(
+            f"inpaint={path}: x0 must be {offset} and whole numbers of {gain}, as the data are"
+        )
+    counts = difference // gain
+    low = int(counts.min())
+    high = int(counts.max())
+    if low < 0 or high > max_count:
+        raise UserError(
+            f"inpaint={path}: x0 must be counts in 0..{max_count} where mask is true, "
+            f"not {low}..{high}"
+        )
+    return KnownElements(counts.to(count_dtype(max_count)), is_known)

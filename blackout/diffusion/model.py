@@ -147,7 +147,7 @@ class BlackoutDiffusion(Model):
 
     def to_batch(self, batch: Any) -> dict[str, Any]:
         """Return a batch of a user's DataLoader by name; see `read_batch`."""
-        return read_batch(batch, self.shape, self.process.max_count)
+        return read_batch(batch, self.shape, self.process.max_count, self.num_classes)
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
