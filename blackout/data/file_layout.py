@@ -47,7 +47,7 @@ class Units:
 
 
 class Arrangement:
-    """How the axes of an array become those of counts.
+    """Rearrangement of the axes of an array to those of counts, and of its mask.
 
     Args:
         layout: of the file, with `axes`, `series` and `tile`.
@@ -69,7 +69,7 @@ class Arrangement:
             self._axes = file_axes
 
     def arrange(self, matrix: Any) -> tuple[Any, bool | None]:
-        """Return an array in the order of counts, and whether three axes are a series.
+        """Return an array with the axes of counts, and whether three axes are a series.
 
         Raises:
             ValueError: axes that do not describe it, a single image that is not cut into tiles, or
@@ -100,7 +100,7 @@ class Arrangement:
     def arrange_mask(
         self, mask: str | None, shape: tuple[int, ...], columns: dict[str, Array]
     ) -> dict[str, Array]:
-        """Return columns whose mask has its axes, and tiles, in the order of counts.
+        """Return the columns of a file, with the axes of the mask rearranged as those of counts.
 
         Raises:
             ValueError: tiles are cut, or the mask lies in another file, where its axes have no

@@ -52,8 +52,8 @@ def mask_missing(
     """
     if mask is None:
         return array, None
-    message = "a sparse matrix has no missing entries: what is not stored is 0"
-    ensure(not hasattr(array, "tocsr"), message)
+    message = "a sparse matrix has no missing entries, since what is not stored is 0"
+    ensure(not hasattr(array, "tocsr"), f"{message}: leave out dataset.mask")
     array = np.asarray(array)
     if mask != FINITE:
         observed = _read_mask(mask, arrays)

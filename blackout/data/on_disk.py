@@ -52,7 +52,7 @@ def _read_into(descriptor: int, buffer: memoryview, position: int) -> int:
 
 
 def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None) -> bool:
-    """Return whether counts are read from disk: as the user says, else where they are large."""
+    """Return whether counts stay on disk: as `in_memory` says, or if None, when they are large."""
     if in_memory is not None:
         return not in_memory
     max_bytes = min(MAX_MEMORY_BYTES, available_memory() * MEMORY_FRACTION)
@@ -184,7 +184,7 @@ class DiskCounts:
         return self._max_count
 
     def take(self, rows: Tensor) -> DiskCounts:
-        """Return rows, int64 [n], which stay on disk as well."""
+        """Select rows, int64 [n], without reading them: they stay on disk."""
         return self._replace(row_numbers=self.row_numbers[rows], totals=self.totals[rows])
 
     def merge(self, other: DiskCounts, rows: Tensor, other_rows: Tensor) -> DiskCounts:
@@ -266,7 +266,7 @@ class DiskCounts:
 
 
 def scan_rows(stored: FileArray, shape: tuple[int, ...], blocks: Blocks) -> DiskCounts:
-    """Check rows that lie one after the other in a file, and return them.
+    """Check counts that are stored contiguously in a file, and return them as `DiskCounts`.
 
     Args:
         stored: all rows, [N, ...].

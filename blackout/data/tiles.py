@@ -58,7 +58,8 @@ def cut_tiles(images: Any, tile: int, stride: int | None = None) -> tuple[Array,
     images = np.asarray(images)
     height, width = images.shape[-2:]
     fits = tile <= min(height, width)
-    ensure(fits, f"tile={tile} is larger than the images of {height} x {width} pixels")
+    message = f"tile={tile} is larger than the images of {height} x {width} pixels"
+    ensure(fits, f"{message}: use dataset.tile={propose_tile(height, width)}")
 
     # 1. Tiles of all images: [N, rows, columns, ..., tile, tile].
     windows = np.lib.stride_tricks.sliding_window_view(images, (tile, tile), axis=(-2, -1))

@@ -421,5 +421,6 @@ def _make_dataset(parts: dict[str, Any], max_count: int | None) -> CountData:
         parts[split] = impute_missing(parts[split], observed, donors=donors)
     if max_count is None:
         max_count = max((int(parts[split].max()) for split in splits), default=1)
-        ensure(max_count != 0, "all counts are zero: there is nothing to learn")
+        message = "all counts are zero: choose others by dataset.layer or dataset.columns"
+        ensure(max_count != 0, message)
     return CountData(**parts, max_count=max_count)

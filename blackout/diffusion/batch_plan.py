@@ -36,7 +36,7 @@ class SampledModel(Protocol):
 def plan_batch(
     model: SampledModel, sampler: Sampler, conditions: Conditions, num_particles: int = 1
 ) -> SamplingPlan:
-    """Compose the denoiser, and choose the grid and the mean of the start.
+    """Return the `SamplingPlan` of a batch: its denoiser, grid, kernel and start.
 
     Args:
         model: predicts, and knows the means of its data.

@@ -72,7 +72,7 @@ class ThinAndBridge:
         ensure(0 < self.back <= 1, f"back must be in (0, 1], not {self.back}")
 
     def __call__(self, kernel: Kernel, step: ReverseStep) -> Tensor:
-        """Return another X_s, of the shape [B, ...] and dtype of `step.x`."""
+        """Return a corrected X_s, of the shape [B, ...] and dtype of `step.x`."""
         u_s = logit_survival(step.s)
         u_t = logit_survival(step.t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
@@ -108,7 +108,7 @@ class LevelCorrector:
         )
 
     def __call__(self, kernel: Kernel, step: ReverseStep) -> Tensor:
-        """Return another X_s, of the shape [B, ...] and dtype of `step.x`."""
+        """Return a corrected X_s, of the shape [B, ...] and dtype of `step.x`."""
         process = require(step.process, JumpProcess, self, step.process, NEEDED_PROCESS)
         prediction = require_prediction(
             step.denoiser(step.x, step.s), process.prediction, self, process, NEEDED_FOR_RATES

@@ -115,7 +115,7 @@ def likelihood_bound(
         if not includes_ends(process):
             return path
         if data_mean is None:
-            raise ValueError("the bound of counts beyond 255 needs the mean of the data")
+            raise ValueError("the bound of counts beyond 255 needs data_mean, the mean of the data")
         return path + end_bound(denoiser, process, x0, data_mean, generator)
 
     first, last = path_ends(process, final_time, x0.device)

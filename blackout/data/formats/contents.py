@@ -31,7 +31,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)"
 
 @dataclass(frozen=True)
 class FileContents:
-    """Arrays of a file.
+    """Content of a file: arrays by name, and what is known about them.
 
     Attributes:
         arrays: by name; counts may be a SciPy sparse matrix, or stay on disk until rows are read
@@ -45,9 +45,9 @@ class FileContents:
         axes: one letter for each axis of an array whose axis names are known, see `axes.AXES`.
         units: factors that other programs apply to an array, as text by name.
         no_data: number that stands for a missing entry, by name of an array.
-        unread: what the file holds and no setting can use, by name, and what it is.
-        notes: how the file was read, where that is not plain.
-        warnings: what looks wrong in the file.
+        unread: descriptions of what the file holds and no setting can use, by name.
+        notes: messages about how the file was read, if that is not obvious.
+        warnings: messages about what looks wrong in the file.
     """
 
     arrays: dict[str, Any]

@@ -218,7 +218,8 @@ class Codec:
         header = _Header(*FILE_HEADER.unpack(start)[1:])
         work = header.samples * self._elements * header.steps
         if min(header[:3]) < 1 or header.grid > 1 or work > MAX_WORK:
-            raise UserError(f"{name}: damaged: {header.samples:,} samples in {header.steps} steps")
+            content = f"its header says {header.samples:,} samples in {header.steps} steps"
+            raise UserError(f"{name}: damaged: {content}")
         return header.samples, self._decode_parts(file, header, name)
 
     def _encode_part(self, counts: Tensor, times: Tensor, header: _Header) -> bytes:

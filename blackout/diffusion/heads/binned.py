@@ -27,7 +27,7 @@ BISECTIONS = 60  # halvings of 2 MAX_TILT, down to float64's precision
 @component("head", "base")
 @dataclass(frozen=True)
 class BinnedHead:
-    """y = E[X_0 | X_t] - X_t, by Bayes' rule from a predicted distribution of X_0 over bins.
+    """Head that predicts a distribution of X_0 over bins, and by Bayes' rule the missing count.
 
     The network predicts what the other elements say about an element: a logit for every bin of its
     count. The element's own count enters by its exact binomial likelihood, so that the network need

@@ -30,7 +30,7 @@ def choose_elementwise_posterior(settings: Mapping[str, Any], stats: Stats) -> d
 @component("head", "base", from_stats=choose_elementwise_posterior)
 @dataclass(frozen=True)
 class GammaHead:
-    """y = y0 e^f for counts of any scale; e^f continues as its tangent above f = 3.
+    """Head for counts of any scale: y = y0 e^f, where e^f continues as its tangent above f = 3.
 
     y0 = (1 - q) m S (r + X_t) / (r + q m S) is the posterior mean of every element by itself, and
     e^f is what the other elements add. y0 = E[X_0 - X_t | X_t] of a negative binomial count with

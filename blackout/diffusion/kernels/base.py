@@ -79,7 +79,10 @@ class ReverseStep:
                 "use sampler=trapezoidal"
             )
         if prediction.distribution is None:
-            raise ValueError(f"the posterior {purpose} needs a head that predicts a distribution")
+            raise ValueError(
+                f"the posterior {purpose} needs a head that predicts a distribution, such as "
+                "head=logistic_mixture: train with one, or use sampler=trapezoidal"
+            )
         return prediction.distribution
 
     def poisson_leap(self, y: Tensor) -> Tensor:

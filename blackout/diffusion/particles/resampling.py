@@ -118,7 +118,10 @@ def run_particles(
     known_elements = plan.known_elements
     number = particles.number
     if particles.retain_first and (known_elements is None or particles.threshold > 0):
-        raise ValueError("a retained path needs known elements and threshold=0: no resampling")
+        raise ValueError(
+            "retain_first needs known elements and no resampling: pass known_elements and "
+            "threshold=0"
+        )
     if known_elements is not None and not has_step_probability(process):
         raise ValueError(
             f"inpainting_particles: the steps of {type(process).__name__} have no likelihood that "
@@ -196,8 +199,8 @@ class Swarm:
     ) -> None:
         if isinstance(plan.kernel, StatefulKernel):
             raise ValueError(
-                f"{type(plan.kernel).__name__} remembers earlier steps, which particles exchange: "
-                "use another"
+                f"{type(plan.kernel).__name__} uses earlier steps, which resampling mixes up: use "
+                "another kernel, such as Trapezoidal()"
             )
         self._kernel = plan.kernel
         self._potentials = potentials

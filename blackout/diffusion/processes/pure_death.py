@@ -23,7 +23,7 @@ from blackout.random import RandomSource, binomial
 @component("process")
 @dataclass(frozen=True)
 class PureDeath(CountProcess):
-    """The linear death process on 0..max_count; a unit survives to t with probability q = e^-t.
+    """Linear death process on 0..max_count; a unit survives to time t with probability q = e^-t.
 
     Its statistic is the missing count X_0 - X_t.
 
