@@ -20,15 +20,13 @@ import torch
 from torch import Tensor
 
 from blackout.confidence_intervals import interval, spread
+from blackout.diffusion.finite_time_bound import start_bound, step_bound, weighted_path_bound
 from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.likelihood import (
     bits_per_dim,
     end_bound,
     includes_ends,
     likelihood_bound,
-    start_bound,
-    step_bound,
-    weighted_path_bound,
 )
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import DiscreteTimeChain, FiniteProcess, Process, PureDeath

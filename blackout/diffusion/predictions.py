@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from blackout.random import RandomSource
 from blackout.representation import format_fields
+
+if TYPE_CHECKING:
+    from blackout.diffusion.processes import Process
 
 
 class Prediction(Protocol):
@@ -145,4 +148,20 @@ def mismatch_error(part: object, process: object, needed: str) -> ValueError:
     return ValueError(
         f"{type(part).__name__} does not fit {name} with this head: it needs {needed}; "
         "`process=` alone chooses head, loss and sampler that do"
+    )
+
+
+def predict_statistic(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
+    """Evaluate the denoiser, and check that its prediction is of the kind that the process needs.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    prediction = denoiser(xt, t)
+    kind = process.prediction
+    if isinstance(prediction, kind):
+        return prediction
+    raise ValueError(
+        f"the likelihood bound of the process {type(process).__name__} needs a {kind.__name__}, "
+        f"not the head's {type(prediction).__name__}"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from blackout.diffusion import likelihood
+from blackout.diffusion.finite_time_bound import start_bound, step_bound
 from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.predictions import CountPrediction
 
@@ -142,9 +142,7 @@ class TwoPoint:
 
 def finite_time_bound(denoiser, process, times, x0, data_mean, generator):
     """Return the complete bound of the T-step Poisson sampler: the start and every step."""
-    total = likelihood.start_bound(process, x0, times[-1], data_mean)
+    total = start_bound(process, x0, times[-1], data_mean)
     for k in range(len(times) - 1, 0, -1):
-        total = total + likelihood.step_bound(
-            denoiser, process, x0, times[k - 1], times[k], generator
-        )
+        total = total + step_bound(denoiser, process, x0, times[k - 1], times[k], generator)
     return total

@@ -13,9 +13,10 @@ import torch
 from scipy import integrate, stats
 
 from blackout.confidence_intervals import interval
+from blackout.diffusion.finite_time_bound import weighted_path_bound
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Trapezoidal
-from blackout.diffusion.likelihood import likelihood_bound, weighted_path_bound
+from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath

@@ -17,6 +17,7 @@ from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
+from blackout.diffusion.finite_time_bound import start_bound
 from blackout.diffusion.grid_ends import GridEnds, add_grid_ends
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction
@@ -284,8 +285,7 @@ def test_the_start_bound_of_large_counts_is_above_the_exact_one():
             x0 = torch.tensor([[n]])
             t = torch.tensor(t).double()
             exact, larger = (
-                float(likelihood.start_bound(PureDeath(max_count), x0, t, mean))
-                for max_count in (255, 4096)
+                float(start_bound(PureDeath(max_count), x0, t, mean)) for max_count in (255, 4096)
             )
             q = math.exp(-float(t))
             assert exact - 1e-9 <= larger <= exact - 0.7 * (math.log1p(-q) + q)
@@ -330,14 +330,13 @@ def test_elements_that_are_always_zero_have_a_finite_start_bound():
     x0 = torch.tensor([[0, 3], [2, 3]], dtype=torch.int32)
     t = torch.tensor(5.0, dtype=torch.float64)
     for max_count in (255, 4095, 4096, 2**31 - 1):
-        dark, lit = likelihood.start_bound(
-            PureDeath(max_count), x0, t, torch.tensor([0.0, 3.0])
-        ).tolist()
+        dark, lit = start_bound(PureDeath(max_count), x0, t, torch.tensor([0.0, 3.0])).tolist()
         assert math.isfinite(dark) and dark >= 0 and lit == math.inf
         late = torch.tensor(800.0, dtype=torch.float64)  # e^-t underflows to 0
-        assert likelihood.start_bound(
-            PureDeath(max_count), x0, late, torch.tensor([1.0, 3.0])
-        ).tolist() == [0, 0]
+        assert start_bound(PureDeath(max_count), x0, late, torch.tensor([1.0, 3.0])).tolist() == [
+            0,
+            0,
+        ]
 
 
 def test_states_beyond_the_largest_count_do_not_overflow():

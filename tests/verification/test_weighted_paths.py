@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.likelihood import path_log_weights, weighted_path_bound
+from blackout.diffusion.finite_time_bound import path_log_weights, weighted_path_bound
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.survival import step_fraction

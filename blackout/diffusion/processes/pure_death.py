@@ -126,5 +126,5 @@ class PureDeath(CountProcess):
         return xt.double()[:, None]
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
-        """Return 0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
+        """Return 0: the Poisson start depends on the data's mean; see `start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
