@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from blackout.errors import CommandParser, run_command
-from blackout.files import new_file, save_picture
+from blackout.files import new_file
 from blackout.permutations import all_permutations
+from blackout.pictures import save_picture
 from tests.verification.permutation_claims import chain_distributions
 
 _TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)

@@ -19,7 +19,9 @@ from typing import Any
 from blackout.cli.families import load_family
 from blackout.cli.output_folders import folders_of_target
 from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
-from blackout.files import new_file, request_key, results_folder, save_picture
+from blackout.files import new_file
+from blackout.pictures import save_picture
+from blackout.results_folders import request_key, results_folder
 
 GRAPH_DESCRIPTION = """Solve a problem on graphs exactly, by simulated annealing or greedily.
 

@@ -29,7 +29,8 @@ from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
 from blackout.errors import UserError, escaped
-from blackout.files import copy_privacy, remove_parts, replacing_folder, request_key, write_json
+from blackout.files import copy_privacy, remove_parts, replacing_folder, write_json
+from blackout.results_folders import request_key
 from blackout.safe_reading import available_memory, file_error, open_regular, read_mapping
 
 Array = npt.NDArray[Any]

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
-from blackout.files import arrange_tiles
+from blackout.pictures import arrange_tiles
 
 WHITE = 255  # brightness
 

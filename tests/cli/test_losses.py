@@ -22,7 +22,8 @@ from blackout.cli.output_folders import folders_of_target
 from blackout.cli.run_directory import check_run, locked_run
 from blackout.cli.run_results import score_cards
 from blackout.errors import UserError
-from blackout.files import new_file, replacing, request_key, results_folder
+from blackout.files import new_file, replacing
+from blackout.results_folders import request_key, results_folder
 from blackout.training.export import export_model
 from tests.cli.conftest import TINY
 

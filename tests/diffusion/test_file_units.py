@@ -16,8 +16,8 @@ from blackout.diffusion.data_stats import estimate_elements
 from blackout.diffusion.draw import CountDraw
 from blackout.diffusion.inpainting import read_known_elements
 from blackout.errors import UserError
-from blackout.files import sample_file
 from blackout.networks import CountInputs, CountNetwork, ResidualMLP, set_elements
+from blackout.sample_writer import sample_file
 
 PHOTONS = torch.poisson(torch.ones(60, 5) * 3, generator=torch.Generator().manual_seed(0)).to(
     torch.uint8
