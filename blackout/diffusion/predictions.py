@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from blackout.random import RandomSource
 from blackout.representation import format_fields
-
-if TYPE_CHECKING:
-    from blackout.diffusion.processes import Process
 
 
 class Prediction(Protocol):
@@ -151,7 +148,13 @@ def mismatch_error(part: object, process: object, needed: str) -> ValueError:
     )
 
 
-def predict_statistic(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
+class PredictedProcess(Protocol):
+    """Protocol of a process that names the kind of prediction its rates need."""
+
+    prediction: ClassVar[type[Prediction]]
+
+
+def predict_statistic(denoiser: Denoiser, process: PredictedProcess, xt: Tensor, t: Tensor) -> Any:
     """Evaluate the denoiser, and check that its prediction is of the kind that the process needs.
 
     Raises:
