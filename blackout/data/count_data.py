@@ -453,8 +453,10 @@ class CountData:
             observed.dtype != torch.bool or observed.shape != counts.shape
         ):
             shape = list(counts.shape)
-            found = f"{observed.dtype} {list(observed.shape)}"
-            raise ValueError(f"{self.name}: {split}_observed must be booleans {shape}, not {found}")
+            actual = f"{observed.dtype} {list(observed.shape)}"
+            raise ValueError(
+                f"{self.name}: {split}_observed must be booleans {shape}, not {actual}"
+            )
         if counts.shape[1:] != self.train.shape[1:]:
             shapes = f"not {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
             message = f"train and {split} samples must have the same shape"

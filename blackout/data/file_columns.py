@@ -40,12 +40,12 @@ def encode_sequences(
     words = np.asarray(columns.get(column))
     if words.dtype.kind != "U":
         texts = [name for name, values in columns.items() if values.dtype.kind == "U"]
-        found = f"found {quote_names(texts)}"
-        raise UserError(f"{path}: {setting} must be a column of text of a table, {found}")
+        actual = f"found {quote_names(texts)}"
+        raise UserError(f"{path}: {setting} must be a column of text of a table, {actual}")
     lengths = sorted(set(map(len, words.tolist()))) or [0]
     if len(lengths) > 1 or lengths == [0]:
-        found = f"not {lengths[0]} to {lengths[-1]} letters: pad or cut them"
-        raise UserError(f"{path}: {setting} must have words of one length, {found}")
+        actual = f"not {lengths[0]} to {lengths[-1]} letters: pad or cut them"
+        raise UserError(f"{path}: {setting} must have words of one length, {actual}")
     code_points = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
     alphabet = np.array([ord(letter) for letter in letters])
     order = np.argsort(alphabet)
@@ -126,8 +126,8 @@ def find_table_counts(
     if not elements:
         for name in arrays.keys() - metadata - index:
             refuse_local_number(name, str(arrays[name][0]))
-    found = f"found {quote_names(arrays)}; dataset.sequences=<column> reads words"
-    ensure(elements, f"no column of numbers is left for the counts, {found}")
+    actual = f"found {quote_names(arrays)}; dataset.sequences=<column> reads words"
+    ensure(elements, f"no column of numbers is left for the counts, {actual}")
     for name in contents.index:
         if name not in metadata | unselected:
             message = f"column {name!r} is the index that pandas saved, and is no element"

@@ -87,8 +87,8 @@ def read_labels(path: Path, num_samples: int) -> dict[str, Tensor]:
                 return {}
             classes = np.asarray(archive["classes"])
     is_valid = classes.dtype.kind in "iu" and classes.shape == (num_samples,)
-    found = f"{classes.dtype} {list(classes.shape)}"
-    message = f"{path}: classes must be {num_samples} whole numbers, one per sample, not {found}"
+    actual = f"{classes.dtype} {list(classes.shape)}"
+    message = f"{path}: classes must be {num_samples} whole numbers, one per sample, not {actual}"
     refuse(not is_valid, message)
     refuse(classes.min() < 0, f"{path}: classes must be at least 0, not {classes.min()}")
     return {"classes": torch.from_numpy(classes.astype(np.int64))}
@@ -126,17 +126,17 @@ def _read_table(path: Path, features: Sequence[str]) -> npt.NDArray[Any]:
         array = np.stack([contents.arrays[name] for name in names], 1)
     else:
         counts = contents.arrays.get(COUNTS)
-        found = quote_names(contents.arrays)
-        refuse(counts is None, f"{path}: an array named 'counts' is needed, found {found}")
+        actual = quote_names(contents.arrays)
+        refuse(counts is None, f"{path}: an array named 'counts' is needed, found {actual}")
         check_size(path, 8 * math.prod(counts.shape))  # type: ignore[union-attr]
         is_sparse = hasattr(counts, "toarray")
         array = np.asarray(counts.toarray() if is_sparse else counts)  # type: ignore[union-attr]
-        known = list(contents.features)
-        if features and known and known != list(features):
-            missing = [name for name in features if name not in known]
+        file_features = list(contents.features)
+        if features and file_features and file_features != list(features):
+            missing = [name for name in features if name not in file_features]
             message = f"element {quote_names(missing[:1])} of the data is missing: add it"
             refuse(bool(missing), f"{path}: {message}")
-            array = array[:, [known.index(name) for name in features]]
+            array = array[:, [file_features.index(name) for name in features]]
     if array.dtype.kind == "f" and bool((array == np.round(array)).all()):
         return array.astype(np.int64)  # AnnData often keeps counts as float32
     return array

@@ -78,8 +78,8 @@ def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
 
     def check_shape(k: int, xt: Tensor, prediction: Prediction | None) -> None:
         if xt.shape != shape:  # stop here: a kernel that broadcasts enlarges it with every step
-            needed = f"states of {list(shape)}, and made {list(xt.shape)}"
-            raise mismatch_error(sampler.kernel, model.process, needed)
+            requirement = f"states of {list(shape)}, and made {list(xt.shape)}"
+            raise mismatch_error(sampler.kernel, model.process, requirement)
 
     scale = 1.0 if model.num_classes is None else sampler.guidance.scale
     denoiser = GuidedDenoiser(

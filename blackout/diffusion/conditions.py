@@ -347,18 +347,20 @@ def _warn_of_extrapolation(
         counts = label_counts.movedim(axis, 1)
         counts = counts.flatten(2).sum(2) if counts.ndim > 2 else counts
         for number in classes.unique().tolist():
-            trained = torch.nonzero(counts[number]).flatten()
+            training_levels = torch.nonzero(counts[number]).flatten()
             requested = levels[axis - 1][classes == number]
-            trained_values = [values[k] for k in trained.tolist()]
-            if not trained_values:
+            training_values = [values[k] for k in training_levels.tolist()]
+            if not training_values:
                 continue
-            if isinstance(trained_values[0], str):
-                beyond = ~torch.isin(requested, trained)
-                description = ", ".join(trained_values)
+            if isinstance(training_values[0], str):
+                is_beyond = ~torch.isin(requested, training_levels)
+                description = ", ".join(training_values)
             else:
-                beyond = (requested < trained.min()) | (requested > trained.max())
-                description = f"{trained_values[0]:g} to {trained_values[-1]:g}"
-            if beyond.any():
+                is_beyond = (requested < training_levels.min()) | (
+                    requested > training_levels.max()
+                )
+                description = f"{training_values[0]:g} to {training_values[-1]:g}"
+            if is_beyond.any():
                 warnings.warn(
                     f"condition.{name}: class {class_names[number]} had {name} {description} in "
                     "training: these samples are an extrapolation",

@@ -390,8 +390,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
                 result = str(list(losses.shape))
             else:
                 return
-            needed = f"to return one value per element, not {result}"
-            raise mismatch_error(model.loss, model.process, needed)
+            requirement = f"to return one value per element, not {result}"
+            raise mismatch_error(model.loss, model.process, requirement)
 
     def check_report(self, model: BlackoutDiffusion, settings: Plain) -> None:
         """Check the likelihood settings of a report; see `check_likelihood_settings`."""

@@ -123,15 +123,18 @@ def births_constant(max_count: int, s: float, t: float) -> Tensor:
     )
     times = torch.tensor([s, t], dtype=torch.float64)
     r = step_fraction(*times)
-    stay = missing_fraction(*times)
+    missing_probability = missing_fraction(*times)
     n = torch.arange(max_count + 1, dtype=torch.float64)
     log_factorial = torch.lgamma(n + 1)
     # row N, column N - D
-    born = (n[:, None] - n).clamp(min=0)
-    log_ways = log_factorial[:, None] - log_factorial - torch.lgamma(born + 1)
-    log_pmf = log_ways + torch.special.xlogy(n, stay) + torch.special.xlogy(born, r)
+    births = (n[:, None] - n).clamp(min=0)
+    log_ways = log_factorial[:, None] - log_factorial - torch.lgamma(births + 1)
+    log_pmf = (
+        log_ways + torch.special.xlogy(n, missing_probability) + torch.special.xlogy(births, r)
+    )
     pmf = torch.exp(log_pmf).tril()
-    probabilities = torch.stack([r, stay])  # r is 0 where nothing is left at the final time
+    # r is 0 where nothing is left at the final time
+    probabilities = torch.stack([r, missing_probability])
     entropy_rate = torch.special.xlogy(probabilities, probabilities).sum()
     return log_factorial - pmf @ log_factorial + n * entropy_rate
 

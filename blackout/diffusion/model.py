@@ -318,8 +318,10 @@ class BlackoutDiffusion(Model):
         check_sampling_arguments(num_samples, seed)
         sampler = choose_sampler(self.sampler, sampler, num_steps)
         # the model's own sampler was checked when the model was built
-        checked = replace(self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size)
-        if sampler != checked:
+        checked_sampler = replace(
+            self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size
+        )
+        if sampler != checked_sampler:
             try_sampler(self, sampler)
         indices = torch.arange(num_samples)
         conditions = parse_conditions(self, num_samples, classes, condition, known_elements)

@@ -121,7 +121,9 @@ class CategoricalPrediction:
         return self.log_probs.double().exp()
 
 
-def require(value: object, kind: type[Kind], part: object, process: object, needed: str) -> Kind:
+def require(
+    value: object, kind: type[Kind], part: object, process: object, requirement: str
+) -> Kind:
     """Return `value`, after checking that it is of the class that a component needs.
 
     Args:
@@ -129,21 +131,21 @@ def require(value: object, kind: type[Kind], part: object, process: object, need
         kind: its class.
         part: the component that needs it, for the message.
         process: the process it is used with, for the message; None if that is not known.
-        needed: what the part needs, in words.
+        requirement: what the part needs, in words.
 
     Raises:
         ValueError: `value` is of another kind.
     """
     if isinstance(value, kind):
         return value
-    raise mismatch_error(part, process, needed)
+    raise mismatch_error(part, process, requirement)
 
 
-def mismatch_error(part: object, process: object, needed: str) -> ValueError:
+def mismatch_error(part: object, process: object, requirement: str) -> ValueError:
     """Return the error for a component that does not fit a process or a head; see `require`."""
     name = "this process" if process is None else f"the process {type(process).__name__}"
     return ValueError(
-        f"{type(part).__name__} does not fit {name} with this head: it needs {needed}; "
+        f"{type(part).__name__} does not fit {name} with this head: it needs {requirement}; "
         "`process=` alone chooses head, loss and sampler that do"
     )
 

@@ -47,10 +47,10 @@ def _check_label(label: Any, batch_size: int, num_classes: int) -> None:
     allowed = f"a DataLoader must give labels as {batch_size} integers in 0..{num_classes - 1}"
     is_integer = isinstance(label, Tensor) and label.dtype in (torch.int32, torch.int64)
     if not is_integer or tuple(label.shape) != (batch_size,):
-        found = type(label).__name__
+        actual = type(label).__name__
         if isinstance(label, Tensor):
-            found = f"{label.dtype} {list(label.shape)}"
-        raise UserError(f"{allowed}, one per sample, not {found}")
+            actual = f"{label.dtype} {list(label.shape)}"
+        raise UserError(f"{allowed}, one per sample, not {actual}")
     if label.min() < 0 or label.max() >= num_classes:
         raise UserError(f"{allowed}, not {int(label.min())}..{int(label.max())}")
 

@@ -42,6 +42,7 @@ def read_anndata(
     Raises:
         UserError: there is no such layer, or no X.
     """
+    # 1. The layer that holds the counts.
     layers = [
         place.removeprefix("layers/")
         for place in nodes
@@ -56,6 +57,7 @@ def read_anndata(
         names = layer_names if layers or has_raw else "no layers"
         raise UserError(f"{path}: there is no X; dataset.layer names one of {names}")
 
+    # 2. Counts, and other layers, of which one may be a mask.
     contents: dict[str, Any] = {}
     for name in layers:
         if name != layer:
@@ -67,6 +69,8 @@ def read_anndata(
         table = "raw/var"
         contents.clear()  # layers have the elements of X, which are others
     contents[COUNTS] = _read_matrix(nodes, arrays, place)
+
+    # 3. Columns of observations, and names of the elements.
     unread = {}
     for name in map(decode_text, nodes["obs"].attrs.get("column-order", ())):
         if name == COUNTS:
@@ -75,6 +79,8 @@ def read_anndata(
             contents[name] = _read_column(nodes, arrays, f"obs/{name}")
     index_name = decode_text(nodes[table].attrs["_index"])
     features = _read_column(nodes, arrays, f"{table}/{index_name}").astype(str)
+
+    # 4. What no setting reads.
     available = (*layers, RAW) if has_raw else tuple(layers)
     if has_raw and not is_raw:
         unread[RAW] = "the counts of dataset.layer=raw"

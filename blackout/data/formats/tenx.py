@@ -221,8 +221,8 @@ def _parse_matrix(content: bytes) -> Any:
     if has_entries:
         entries = np.loadtxt(stream, dtype=np.float64, comments=None, ndmin=2)
     announced = f"its header announces {num_entries:,} entries"
-    found = f"{len(entries):,} lines of {entries.shape[1]} numbers"
-    message = f"{announced} of 3 numbers, but it has {found}: the file is damaged"
+    actual = f"{len(entries):,} lines of {entries.shape[1]} numbers"
+    message = f"{announced} of 3 numbers, but it has {actual}: the file is damaged"
     ensure(entries.shape == (num_entries, 3), message)
     positions = entries[:, :2].astype(np.int64) - 1
     is_inside = ((positions >= 0) & (positions < [num_rows, num_columns])).all()

@@ -279,13 +279,13 @@ class Codec:
         num_remaining = number
         while num_remaining or not decompressor.eof:
             samples = min(num_remaining, self._samples_per_part())
-            needed = samples * sample_bytes or 1  # 1: find the end of the stream
+            num_bytes = samples * sample_bytes or 1  # 1: find the end of the stream
             content = b""
-            while len(content) < needed and not decompressor.eof:
+            while len(content) < num_bytes and not decompressor.eof:
                 if not data and decompressor.needs_input:
                     data = file.read(XZ_READ_BYTES)
                 try:
-                    content += decompressor.decompress(data, needed - len(content))
+                    content += decompressor.decompress(data, num_bytes - len(content))
                 except lzma.LZMAError:
                     raise UserError(f"{name}: damaged") from None
                 truncated = not data and decompressor.needs_input and not decompressor.eof

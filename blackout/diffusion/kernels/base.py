@@ -58,9 +58,11 @@ class ReverseStep:
         Raises:
             ValueError: the denoiser predicts something else.
         """
-        needed = "a head that predicts the missing count (and for some samplers its distribution)"
+        requirement = (
+            "a head that predicts the missing count (and for some samplers its distribution)"
+        )
         prediction = self.denoiser(self.x, self.t)
-        return require(prediction, CountPrediction, part, self.process, needed)
+        return require(prediction, CountPrediction, part, self.process, requirement)
 
     def predict_distribution(self, part: object, purpose: str) -> MissingCount:
         """Evaluate the denoiser at (X_t, t), and return the predicted distribution P(N | X_t).
@@ -169,7 +171,7 @@ def add_births(x: Tensor, births: Tensor, process: Process) -> Tensor:
 
 
 def require_prediction(
-    prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str
+    prediction: Prediction, kind: type[Kind], part: object, process: object, requirement: str
 ) -> Kind | GuidedPair:
     """Return the prediction, after checking its class; of a guided pair, both classes are checked.
 
@@ -178,12 +180,12 @@ def require_prediction(
         kind: the class that is needed.
         part: the kernel or corrector, for the message.
         process: the process it is used with, for the message.
-        needed: what it needs, in words.
+        requirement: what it needs, in words.
 
     Raises:
         ValueError: it is of another kind.
     """
     parts = prediction.both if isinstance(prediction, GuidedPair) else (prediction,)
     for single in parts:
-        require(single, kind, part, process, needed)
+        require(single, kind, part, process, requirement)
     return cast("Kind | GuidedPair", prediction)

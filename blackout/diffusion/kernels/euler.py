@@ -30,8 +30,8 @@ class EulerStep:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
-        needed = "a process in continuous time"
-        process = require(step.process, JumpProcess, self, step.process, needed)
+        requirement = "a process in continuous time"
+        process = require(step.process, JumpProcess, self, step.process, requirement)
         if process.ordered or float(step.s) == 0.0:
             return TauLeap()(step)
         prediction = require_prediction(
@@ -52,5 +52,5 @@ def euler_distribution(
     """
     rates = reverse_rates(process, prediction, step.x, step.t).movedim(1, -1)
     jumps = rates * float(step.t - step.s)
-    stays = (1.0 - jumps.sum(-1, keepdim=True)).clamp(min=0.0)
-    return jumps.scatter(-1, step.x.long()[..., None], stays)
+    stay_probability = (1.0 - jumps.sum(-1, keepdim=True)).clamp(min=0.0)
+    return jumps.scatter(-1, step.x.long()[..., None], stay_probability)

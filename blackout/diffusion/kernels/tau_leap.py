@@ -33,8 +33,8 @@ class TauLeap:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
-        needed = "a process in continuous time"
-        process = require(step.process, JumpProcess, self, step.process, needed)
+        requirement = "a process in continuous time"
+        process = require(step.process, JumpProcess, self, step.process, requirement)
         if float(step.s) == 0.0 and isinstance(process, FiniteProcess):
             return LevelBridge()(step)
         prediction = require_prediction(
@@ -84,8 +84,8 @@ def leap(
     jumps = torch.cat([j.expand(r.shape) for r, j in moves], dim=1)
     exit_rate = rates.sum(-1)
     # nothing happens with probability e^(-exit rate duration), else one jump, by its rate
-    stays = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
+    is_unchanged = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
     # elements without possible jumps get weights of 1; their draw is discarded below
     jump_type = categorical(torch.where(exit_rate[..., None] > 0, rates, 1.0), generator)
     jump = jumps.gather(1, jump_type[:, None]).squeeze(1)
-    return torch.where(stays | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)
+    return torch.where(is_unchanged | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)

@@ -113,10 +113,12 @@ class KnownWeight:
         log_mean = stage.prediction.log_mean.double()
         log_rate = torch.where(rate == y, log_mean, rate.clamp(min=TINY).log())
         # births! cancels between the two distributions
-        stayed = missing - births
-        log_ways = torch.lgamma(missing + 1) - torch.lgamma(stayed.clamp(min=0) + 1)
+        still_missing = missing - births
+        log_ways = torch.lgamma(missing + 1) - torch.lgamma(still_missing.clamp(min=0) + 1)
         log_bridge = log_ways + births * r.log()
-        log_bridge = log_bridge + torch.special.xlogy(stayed, missing_fraction(stage.s, stage.t))
+        log_bridge = log_bridge + torch.special.xlogy(
+            still_missing, missing_fraction(stage.s, stage.t)
+        )
         return births * (log_rate + r.log()) - rate * r - log_bridge
 
     def _levels_log_ratio(self, stage: Stage) -> Tensor:

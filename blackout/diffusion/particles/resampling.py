@@ -259,8 +259,8 @@ class Swarm:
         weight = normalise_weights(self._log_weight)
         number = self._particles.number
         u = uniform((len(weight), 1), source_at(self._generator, 0), weight.device)
-        below = weight.cumsum(1) <= u * weight.sum(1, keepdim=True)
-        particle = below.sum(1).clamp(max=number - 1)
+        is_below = weight.cumsum(1) <= u * weight.sum(1, keepdim=True)
+        particle = is_below.sum(1).clamp(max=number - 1)
         rows = number * torch.arange(len(weight), device=weight.device) + particle
         return WeightedSamples(x0[rows], self._log_normaliser + self._log_mean_weight())
 
