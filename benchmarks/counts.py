@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
-from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.time_grids import fisher_times
 from blackout.random import SampleStreams, binomial, poisson
 
 

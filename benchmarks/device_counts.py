@@ -25,7 +25,7 @@ from benchmarks.sampling import FastSampling
 from benchmarks.training import FastTraining
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 
 _FREE = (
     "empty",

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(
             "steps, batch size and widths must be at least 1, and lr positive and finite"
         )
-    out = new_file(options.out or Path("data") / f"planar_{options.density}.npz", exact=True)
+    out = new_file(options.out or Path("data") / f"planar_{options.density}.npz", is_fixed=True)
     save(
         pretrain(
             options.density,

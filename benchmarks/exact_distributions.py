@@ -27,9 +27,9 @@ from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.errors import UserError
-from blackout.files import save_picture
+from blackout.pictures import save_picture
 from blackout.posterior.operators import SampleSet, Separable
 from blackout.posterior.prior import Prior, Streams
 from blackout.posterior.rewards import Reward, TiltOperator

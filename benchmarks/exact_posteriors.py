@@ -15,7 +15,7 @@ from torch import Tensor
 
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.posterior import (
     Binomial,
     Camera,

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blackout.errors import CommandParser, UserError, run_command, summary
-from blackout.files import new_file, save_picture
+from blackout.files import new_file
 from blackout.flows.graphs.graphs import Graph
+from blackout.pictures import save_picture
 from blackout.safe_reading import read_text
 
 

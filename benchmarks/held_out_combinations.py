@@ -91,7 +91,7 @@ def train_and_sample(
         "sample.py",
         f"ckpt={run}",
         f"num_samples={_DRAWN}",
-        f"given={{{condition}}}",
+        f"condition={{{condition}}}",
         f"out={out}",
     ]
     for command in ([*train, f"runs_dir={run.parent.parent}", f"run_id={run.name}"], sample):

@@ -54,7 +54,7 @@ def by_run(run: Path, settings: str) -> tuple[str, Callable[[Array, Array, int],
         steps, particles = map(int, settings.split(","))
         sampler = replace(sampler, num_steps=steps, inpainting_particles=particles)
     particles = particles_per_sample(sampler, model.process, True)
-    evaluations = evaluations_per_sample(model, sampler, with_known=True)
+    evaluations = evaluations_per_sample(model, sampler, with_known_elements=True)
     name = (
         f"{run.name}, {sampler.num_steps} steps, {particles} particles: {evaluations} evaluations"
     )
@@ -68,7 +68,7 @@ def by_run(run: Path, settings: str) -> tuple[str, Callable[[Array, Array, int],
             torch.arange(len(rows[0])),
             0,
             sampler=sampler,
-            conditions=Conditions(known=known_elements),
+            conditions=Conditions(known_elements=known_elements),
         )
         draws = [values["samples"] for _, values in batches]
         return torch.cat(draws).flatten(1).view(len(x), number, -1).numpy()

@@ -33,12 +33,13 @@ from benchmarks.exact_posteriors import (
 from benchmarks.measure import arguments, report
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion.draw import SHORT_VECTOR_INPAINTING, VECTOR_INPAINTING
+from blackout.diffusion.grid_ends import add_grid_ends
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import add_data_ends, choose_logistic_times, logistic_times
+from blackout.diffusion.time_grids import choose_logistic_times, logistic_times
 from blackout.random import SampleStreams
 from blackout.verification.draws import ExactDenoiser
 from blackout.verification.toys import Toy
@@ -93,7 +94,7 @@ def grid_of_model(toy: Toy, num_steps: int) -> Tensor:
         "std": float(counts.double().std()),
     }
     names = ("first", "last", "location", "scale")
-    settings = choose_logistic_times(dict.fromkeys(names), add_data_ends(facts))
+    settings = choose_logistic_times(dict.fromkeys(names), add_grid_ends(facts))
     return logistic_times(num_steps, floor=SCHEDULE_FLOOR, **settings)
 
 
@@ -129,7 +130,7 @@ def estimate(
         grid_of_model(toy, num_steps),
         Trapezoidal(),
         data_mean=torch.from_numpy(toy.mean),
-        known=KnownElements(x0, mask),
+        known_elements=KnownElements(x0, mask),
     )
     start = time.perf_counter()
     streams = SampleStreams(0, torch.arange(len(x0)))

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from blackout.errors import CommandParser, run_command
-from blackout.files import new_file, save_picture
+from blackout.files import new_file
 from blackout.permutations import all_permutations
+from blackout.pictures import save_picture
 from tests.verification.permutation_claims import chain_distributions
 
 _TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)
@@ -57,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _draw(options: argparse.Namespace) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, exact=True))
+    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, is_fixed=True))
 
 
 if __name__ == "__main__":

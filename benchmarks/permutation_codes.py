@@ -91,7 +91,7 @@ def rankings(scale: str) -> list[Run]:
         data = [setting for setting in train if setting.startswith("dataset")]
         evaluations = {
             f"{num_observed} observed, {way}": (
-                f"given={num_observed}",
+                f"condition={num_observed}",
                 f"passes={passes}",
                 "order=left_to_right",
                 "evaluate=true",

@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blackout.files import save_picture
 from blackout.permutations.distributions import Matching
 from blackout.permutations.group import all_permutations, compose, inverse, lexicographic_rank
 from blackout.permutations.metrics import rearrange
 from blackout.permutations.plots import draw_lists
 from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.permutations.shuffle.decoding import Denoiser, Sample, prepend_first
+from blackout.pictures import save_picture
 from blackout.random import SampleStreams
 from blackout.training.loading import load_model
 from blackout.training.model import evaluating

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(options: argparse.Namespace) -> None:
     if options.cards < 2:
         raise UserError(f"cards must be at least 2, not {options.cards}")
-    plot = options.plot and new_file(options.plot, exact=True)
+    plot = options.plot and new_file(options.plot, is_fixed=True)
     print("\n".join(_table(options.cards)))
     if plot is not None:
         _plot(options.cards, plot)

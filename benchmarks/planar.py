@@ -27,7 +27,6 @@ from torch import Tensor
 
 from blackout.cli.run_results import read_settings
 from blackout.errors import CommandParser, UserError, run_command
-from blackout.files import save_picture
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.energies.data import DENSITIES, Points, StateData, code_scale
 from blackout.flows.energies.model import EnergySampler
@@ -37,6 +36,7 @@ from blackout.flows.simulation import Paths, run_reverse
 from blackout.flows.targets import Target
 from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, LearnedEnergy, decode, encode
 from blackout.flows.weights import jackknife_error, log_mean_exp
+from blackout.pictures import save_picture
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.loading import load_model
 

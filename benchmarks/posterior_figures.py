@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from benchmarks.measure import arguments, report
 from benchmarks.posterior import Bench, NoPrior
 from blackout.diffusion.kernels import EulerStep
-from blackout.files import save_picture
+from blackout.pictures import save_picture
 from blackout.posterior import SMC, And, InverseProblem, Method, SplitGibbs, Xor, anneal
 from blackout.posterior.diagnostics import psnr
 

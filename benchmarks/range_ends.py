@@ -48,6 +48,7 @@ from benchmarks.peers.results import Row, markdown
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits, mnist
 from blackout.diffusion.evaluations import evaluations_per_sample
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
@@ -59,7 +60,8 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler, choose_sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import DataEnds, logit_times, time_of_logit
+from blackout.diffusion.survival import time_of_logit
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 
 RESULTS = Path(__file__).parent / "results" / "range_ends.json"
@@ -160,7 +162,7 @@ class ImageMixture:
         levels = torch.arange(self.max_count + 1, dtype=torch.float64)
         return (self.conditional @ levels)[self.images].mean(0).reshape(self.shape)
 
-    def ends(self) -> DataEnds:
+    def ends(self) -> GridEnds:
         """Return first and final time of a grid, by the exact covariance of the pixels."""
         levels = torch.arange(self.max_count + 1, dtype=torch.float64)
         pixel_means = (self.conditional @ levels)[self.images]
@@ -170,7 +172,7 @@ class ImageMixture:
         covariance.diagonal().copy_(second_moment - mean.square())
         excess = (covariance - torch.diag(mean)) / torch.sqrt(mean[:, None] * mean)
         dispersion = float(covariance.sum() / mean.sum())
-        return DataEnds(dispersion, float(torch.linalg.norm(excess)), self.max_count)
+        return GridEnds(dispersion, float(torch.linalg.norm(excess)), self.max_count)
 
     def draw(self, number: int, seed: int) -> Tensor:
         """Draw exact samples [number, *shape]."""

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blackout.diffusion.schedules import fisher_times, step_fraction
+from blackout.diffusion.survival import step_fraction
+from blackout.diffusion.time_grids import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
 from blackout.networks.layers import GroupNorm
 from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample

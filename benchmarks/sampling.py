@@ -22,7 +22,7 @@ from blackout.diffusion.kernels import (
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.time_grids import fisher_times
 from blackout.networks import CountNetwork
 from blackout.random import SampleStreams
 

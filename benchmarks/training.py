@@ -25,7 +25,7 @@ from benchmarks.reference import ReferenceTraining, paper_network
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import Schedule, stratified
+from blackout.diffusion.schedule import Schedule, stratified
 from blackout.networks import CountNetwork
 from blackout.random import SampleStreams
 from blackout.training.optimization import EMA

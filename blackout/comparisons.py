@@ -42,7 +42,7 @@ _VERDICT_IN_WORDS: dict[Verdict, str] = {
 
 @dataclass(frozen=True, eq=False)
 class SampleValues:
-    """Values of a model on single test samples; lower is better.
+    """Values of a model for individual test samples, such as bits; lower is better.
 
     Args:
         index: numbers of the samples in the test split, int64 [n].
@@ -76,7 +76,7 @@ class SampleValues:
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """Exact values of a simple model that was fitted to the training samples.
+    """Exact values of a simple model, fitted to the training samples, for test samples.
 
     Args:
         values: of the first N test samples, float64 [N].
@@ -108,7 +108,9 @@ class Baseline:
 
 
 def compare(model: SampleValues, baselines: Mapping[str, Baseline]) -> dict[str, Any] | None:
-    """Compare a model with every baseline whose values are finite and of complete samples.
+    """Compare a model with baselines on the same test samples.
+
+    Baselines whose values are not finite, or not of complete samples, are left out.
 
     Args:
         model: values of the model.
@@ -169,14 +171,18 @@ def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | Non
 
 
 def num_compared_samples(values: Mapping[str, SampleValues]) -> int:
-    """Return the number of first test samples that include all samples with values."""
+    """Return how many leading test samples contain all samples that have values."""
     return max((int(samples.index.max()) + 1 for samples in values.values()), default=0)
 
 
 def compare_with_baselines(
     values: Mapping[str, SampleValues], baselines: Mapping[str, Mapping[str, Baseline]]
 ) -> dict[str, Any]:
-    """Return `baselines` (their means) and `comparisons`, by value name, for metrics.json."""
+    """Compare values with baselines by name, for metrics.json.
+
+    Returns:
+        `baselines`, the means of the baselines, and `comparisons`, results of `compare`.
+    """
     means = {
         name: {
             key: float(baseline.values.mean())
@@ -200,7 +206,7 @@ def decide(
     kind: Kind = "exact",
     resolution: float = 0.0,
 ) -> Verdict:
-    """Return what a mean difference, model less baseline, shows about the model.
+    """Return the verdict of a significance test on a mean difference, model minus baseline.
 
     A difference decides from two standard errors on; of few samples from the quantile of Student's
     t that is as likely (2.1 standard errors of 20 samples, 2.9 of 5). An upper bound can only show
@@ -227,7 +233,7 @@ _NUMBERS = ("value", "difference", "error")
 
 
 def is_comparison(content: Any) -> bool:
-    """Return whether content of a file has the form of a result of `compare`."""
+    """Return whether the content of a file is valid as a result of `compare`."""
     if not isinstance(content, Mapping) or not isinstance(content.get("baselines"), Mapping):
         return False
     rows = content["baselines"]
@@ -246,7 +252,7 @@ def is_comparison(content: Any) -> bool:
 
 
 def describe_comparison(name: str, comparison: Mapping[str, Any]) -> str:
-    """Return a line with the verdict on a model and its strongest baseline, and their values.
+    """Return one line with the verdict on a model and its strongest baseline, and their values.
 
     It adds that the model is at chance if it is not better than the uniform distribution.
 

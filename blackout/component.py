@@ -1,8 +1,8 @@
 """Marks of components: which classes and functions a model file may name, and for which arguments.
 
-A model file is data from strangers. It may ask for what carries a mark, given explicitly where the
-class or function is defined: a mark is never inferred from annotations, inherited, or copied by a
-wrapper.
+A model file may come from a stranger. It may only name classes and functions that carry a mark. A
+mark is set explicitly where a class or function is defined. It is never inferred from annotations,
+inherited, or copied by a wrapper.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Mark:
-    """What a model file may do with a component.
+    """Permissions of a component: what a model file may use it for.
 
     Args:
-        built: names of the arguments for which it may be built.
-        passed: names of the arguments for which it may be passed on, with arguments filled in
-            (`_partial_: true`).
-        called: names of the arguments that a function which is passed on receives when it is
-            called, and so never from a file.
-        ask: what to type on the command line, which alone may choose the component; None if a file
-            may.
-        from_stats: the arguments that follow from the data, or the description of another
-            component; None if none do.
+        instance_for: names of the arguments whose value may be an instance (or result) of it.
+        partial_for: names of the arguments whose value may be the class or function itself, with
+            some arguments bound (`_partial_: true`).
+        call_arguments: arguments that such a function receives when it is called, and so never
+            from a file.
+        command_line: what to type for a component that only the command line may choose; None if a
+            file may choose it.
+        from_stats: function that returns the arguments which follow from the data, or the
+            description of another component; None without one.
     """
 
-    built: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()
-    called: tuple[str, ...] = ()
-    ask: str | None = None
+    instance_for: tuple[str, ...] = ()
+    partial_for: tuple[str, ...] = ()
+    call_arguments: tuple[str, ...] = ()
+    command_line: str | None = None
     from_stats: FromStats | None = None
 
 
@@ -47,24 +47,34 @@ _MARKS: dict[int, tuple[object, Mark]] = {}
 """id(target) -> (target, mark). Subclasses would inherit an attribute, and wrappers copy it."""
 
 
-def component(*built: str, **more: Any) -> Callable[[Target], Target]:
-    """Return a decorator that marks a component, to be the outermost one; arguments of `Mark`."""
+def component(
+    *instance_for: str,
+    partial_for: tuple[str, ...] = (),
+    call_arguments: tuple[str, ...] = (),
+    command_line: str | None = None,
+    from_stats: FromStats | None = None,
+) -> Callable[[Target], Target]:
+    """Return a decorator that marks a class or function as a component.
 
-    def mark(target: Target) -> Target:
-        _MARKS[id(target)] = target, Mark(built, **more)
+    It must be the outermost decorator. The arguments are those of `Mark`.
+    """
+    mark = Mark(instance_for, partial_for, call_arguments, command_line, from_stats)
+
+    def add_mark(target: Target) -> Target:
+        _MARKS[id(target)] = target, mark
         return target
 
-    return mark
+    return add_mark
 
 
 def mark_of(target: object) -> Mark | None:
-    """Return the mark of this very object; None if it has none."""
+    """Return the mark of exactly this class or function; None if it has none."""
     marked, mark = _MARKS.get(id(target), (None, None))
     return mark if marked is target else None
 
 
 class FrozenDict(dict[str, Any]):
-    """A mapping that cannot be changed; copies made by `|`, `{**...}` or `thaw` can."""
+    """Immutable dictionary; `|`, `{**...}` and `thaw` make mutable copies."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a description is immutable: make a changed copy with {**description, ...}")
@@ -80,7 +90,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that cannot be changed; copies made by `[*...]` or `thaw` can."""
+    """Immutable list; `[*...]` and `thaw` make mutable copies."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a description is immutable: make a changed copy with [*values, ...]")
@@ -96,7 +106,7 @@ class FrozenList(list[Any]):
 
 
 def freeze(node: Any) -> Any:
-    """Return plain containers as immutable ones, which are JSON and equal to the plain ones."""
+    """Return an immutable copy of nested containers, which equals them and is written as JSON."""
     if isinstance(node, Mapping):
         return FrozenDict({key: freeze(value) for key, value in node.items()})
     if isinstance(node, list | tuple):
@@ -114,7 +124,7 @@ def thaw(node: Any) -> Any:
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of everything in nested mappings that is not a mapping."""
+    """Yield (dotted name, value) for all values of nested mappings, such as ("a.b", 1)."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))

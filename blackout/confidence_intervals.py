@@ -19,7 +19,7 @@ UNBOUNDED = (-math.inf, math.inf)
 
 
 def unseen_share(n: int) -> float:
-    """Return the largest share of a distribution that n draws miss with a probability of 2.5 %.
+    """Return an upper confidence limit (97.5 %) for the share of values that n draws missed.
 
     It is 1 - 0.025^(1 / n), about 3.7 / n: equal draws leave this share of other values open.
 
@@ -33,7 +33,7 @@ def unseen_share(n: int) -> float:
 
 
 def spread(x: Tensor, place: Tensor | None = None) -> float:
-    """Return the standard deviation of x, [n].
+    """Return the standard deviation of values [n], without a trend along a grid.
 
     Args:
         x: values, float64 [n].
@@ -50,9 +50,9 @@ def spread(x: Tensor, place: Tensor | None = None) -> float:
 def interval(
     x: Tensor, place: Tensor | None = None, bounds: tuple[float, float] = UNBOUNDED
 ) -> tuple[float, float]:
-    """Return the ends of a 95 % interval for the mean of a distribution; infinite for n < 3.
+    """Return the ends of a 95 % confidence interval for a mean; infinite for fewer than 3 values.
 
-    It holds for what the draws reach: values so rare that none was drawn are not in it.
+    It does not cover values so rare that none was drawn.
 
     Bits of images and weights of chains have a long upper tail, so that 1.96 standard errors miss
     means above the interval several times as often as below it. Student's t is therefore taken of
@@ -123,7 +123,7 @@ def _residuals(x: Tensor, place: Tensor | None) -> tuple[Tensor, int]:
 
 
 def _invert_transformation(t: float, skewness: float, n: int) -> float:
-    """Return W of `interval`."""
+    """Return the inverse transformation W of `interval` at the quantile t."""
     w = t / math.sqrt(n) - skewness / (6 * n)
     if abs(skewness) <= MIN_SKEWNESS:
         return w
@@ -131,7 +131,7 @@ def _invert_transformation(t: float, skewness: float, n: int) -> float:
 
 
 def _mid_p_interval(k: int, n: int) -> tuple[float, float]:
-    """Return the ends of the mid-p interval for a share, of which k of n draws were seen."""
+    """Return the ends of the mid-p interval for a binomial probability, after k of n successes."""
     from scipy.optimize import brentq
     from scipy.special import bdtr
 

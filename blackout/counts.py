@@ -1,4 +1,4 @@
-"""What a count is throughout the package, and how times broadcast over counts.
+"""Types of counts and times, and how times broadcast over batches of counts.
 
 A count is a whole number from 0 to max_count, in the smallest integer type in use.
 """
@@ -21,7 +21,7 @@ Time: TypeAlias = Tensor | float
 
 
 def count_dtype(max_count: int) -> torch.dtype:
-    """Return the dtype of counts 0..max_count: uint8 up to 255, int32 above.
+    """Return the smallest dtype for counts 0..max_count: uint8 up to 255, else int32.
 
     States beyond all counts, such as letters numbered from 2^31 on, need int64.
     """
@@ -43,17 +43,17 @@ def time_on(t: Time, device: torch.device) -> Tensor:
 
 
 def per_row(values: Tensor, x: Tensor) -> Tensor:
-    """Return values [B], one for each row of x [B, ...], shaped to broadcast over x."""
+    """Reshape values [B] to [B, 1, ...], so that they broadcast over x [B, ...]."""
     return values.view(-1, *[1] * (x.ndim - 1))
 
 
 def per_sample(x: Tensor) -> Tensor:
-    """Return the sum over the elements of every sample, [B, ...] -> [B]."""
+    """Sum over the elements of every sample, [B, ...] -> [B]."""
     return x.flatten(1).sum(1)
 
 
 def expand_time(t: Time, x: Tensor) -> Tensor:
-    """Return t as float64 on the device of x, with one time per sample [B] shaped to broadcast.
+    """Return times as float64 on the device of x, shaped to broadcast over x [B, ...].
 
     Raises:
         ValueError: t is neither a scalar, nor [B], nor broadcastable to x.

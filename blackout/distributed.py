@@ -32,7 +32,7 @@ REDUCTION_BLOCK = 1 << 24  # elements, so that a large CPU buffer never needs as
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of that name; "auto" is CUDA if there is one, else the CPU.
+    """Return the torch device of a name; "auto" is CUDA if there is one, else the CPU.
 
     For an accelerator without a number, each process of torchrun receives its own.
 
@@ -41,8 +41,9 @@ def find_device(name: str) -> torch.device:
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":
-        has_cuda = torch.cuda.is_available()
-        return torch.device("cuda", local_rank) if has_cuda else torch.device("cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a device such as `meta` has no values
@@ -66,7 +67,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Return the bytes that this process may still use on a CPU, or all of a CUDA device's memory.
+    """Return the memory of a device in bytes: free memory of a CPU, all memory of a CUDA device.
 
     None for other devices, whose memory is not known.
     """
@@ -79,7 +80,11 @@ def device_memory(device: torch.device) -> int | None:
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Make the processes that torchrun started a group inside, each with its own `device`."""
+    """Join the processes that torchrun started to a group within the block.
+
+    Raises:
+        UserError: the processes were started by srun, without torchrun.
+    """
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
     refuse(
         num_processes == 1 and num_launched() > 1,
@@ -95,10 +100,13 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 
 def join_process_group(device: torch.device) -> None:
-    """Make the processes that torchrun started a group, each with its own `device`.
+    """Join the processes that torchrun started to a process group.
 
-    The jobs of a sweep meet once each. Addresses of an earlier group stay in the store, so the keys
-    of each meeting differ.
+    Every job of a sweep forms a group of its own. Addresses of earlier groups stay in the store,
+    so each group has keys of its own.
+
+    Args:
+        device: of this process.
 
     Raises:
         UserError: the other processes do not answer.
@@ -155,7 +163,7 @@ def _start_key() -> str:
 
 @contextmanager
 def destroy_group_at_end() -> Iterator[None]:
-    """Destroy the process group that is made inside, if any, at the end and after an error.
+    """Destroy a process group that is created within the block, also after an error.
 
     Lightning does so only for NCCL. A thread of gloo that still runs when the interpreter shuts
     down can abort the process, and processes that wait for one with an error would wait on.
@@ -179,7 +187,7 @@ def _group_error(error: Exception) -> UserError:
 
 
 def num_launched() -> int:
-    """Return how many processes a launcher started by its environment variables, 1 without one.
+    """Return the number of processes that a launcher started, by its environment variables; else 1.
 
     SLURM sets the number of tasks in a batch script as well, in which it starts a single process.
     """
@@ -201,7 +209,7 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Return whether this is the first process of all, which alone writes and reports.
+    """Return whether this is process 0, which alone writes files and reports.
 
     It also holds before the processes are a group, and before Lightning is imported, which sets
     the attribute.
@@ -214,7 +222,7 @@ def is_first() -> bool:
 
 
 def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:
-    """Return this process's batches, every W-th of all.
+    """Return the batches of this process: every W-th of all, for W processes.
 
     No batch depends on the number W of processes, and so no rounding does.
 
@@ -230,7 +238,7 @@ def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def my_samples(num_samples: int) -> Tensor:
-    """Return this process's samples, every W-th from its rank on, int64 [n].
+    """Return the sample numbers of this process: every W-th from its rank on, int64 [n].
 
     The shares are even, but batches of them depend on the number W of processes.
     """
@@ -238,12 +246,12 @@ def my_samples(num_samples: int) -> Tensor:
 
 
 def writes_for_its_machine() -> bool:
-    """Return whether this process writes the cache files of its machine."""
+    """Return whether this process has local rank 0, which writes the cache files of its machine."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 def exchange_device(device: torch.device) -> torch.device:
-    """Return where a tensor on `device` must be for a collective operation of the process group.
+    """Return the device to which a tensor must move for a collective operation.
 
     A group with a backend for this type of device takes the tensor as it is. A group of NCCL alone
     takes no CPU tensors; they are copied to this process's accelerator.
@@ -271,7 +279,7 @@ def sum_over_processes(values: Tensor) -> Tensor:
 
 
 def gather_values(value: Result) -> list[Result]:
-    """Return the values of all processes, by rank, on process 0; an empty list on the others."""
+    """Gather the values of all processes on process 0, by rank; the others get an empty list."""
     if world_size() == 1:
         return [value]
     values: list[Any] | None = [None] * world_size() if rank() == 0 else None
@@ -285,7 +293,7 @@ def all_true(condition: bool) -> bool:
 
 
 def compute_once(compute: Callable[[], Result]) -> Result:
-    """Return the result of `compute()` on process 0 on all processes.
+    """Call `compute()` on process 0, and return its result on all processes.
 
     Raises:
         UserError: it raised a ValueError there.
@@ -306,7 +314,7 @@ def compute_once(compute: Callable[[], Result]) -> Result:
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """Run the body on process 0 before the others, which then find the files that it wrote."""
+    """Run the block on process 0 before the others, so that these find the files it writes."""
     if rank() > 0:
         dist.barrier()
     try:
@@ -317,7 +325,7 @@ def first_process_first() -> Iterator[None]:
 
 
 class SampleRows:
-    """A row for every sample, such as its features, in the order of the sample indices.
+    """Buffer with one row per sample, such as features, filled by several processes.
 
     The buffer is allocated at once (400 MB for 2048 features of 50,000 samples). Rows of other
     processes stay zero until `gather`.

@@ -57,11 +57,11 @@ SIGNAL_CODE = 128  # plus the number of a signal: exit code of a command that it
 
 
 class UserError(ValueError):
-    """Bad input. The message says what is wrong, where, and what is allowed."""
+    """Error of the user's input. The message says what is wrong, where, and what is allowed."""
 
 
 class Unobtainable(UserError):
-    """Weights or files that cannot be downloaded. The message says where to put them."""
+    """Error of a failed download. The message says where to put the file instead."""
 
 
 class Preempted(BaseException):
@@ -82,7 +82,7 @@ class Preempted(BaseException):
 
 @contextmanager
 def error_context(component: str) -> Iterator[None]:
-    """Name the component, or the setting, that the code inside builds or checks, in its errors.
+    """Add the name of a component or setting to errors that are raised in the block.
 
     A component raises ValueError for wrong arguments or data, a file OSError, and a missing package
     ImportError. Every other error is a bug and only gets a note.
@@ -103,13 +103,13 @@ def error_context(component: str) -> Iterator[None]:
 
 
 def did_you_mean(word: str, names: list[str]) -> str:
-    """Return a suggestion of the most similar name, the end of a message; empty without one."""
+    """Return " (did you mean ...?)" with the most similar name; empty if none is similar."""
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f" (did you mean {matches[0]}?)" if matches else ""
 
 
 def ensure(condition: object, message: str) -> None:
-    """Require a condition on arguments or data.
+    """Raise ValueError with this message unless a condition on arguments or data holds.
 
     Raises:
         ValueError: it does not hold.
@@ -119,7 +119,7 @@ def ensure(condition: object, message: str) -> None:
 
 
 def refuse(condition: object, message: str) -> None:
-    """Refuse a user's input under a condition.
+    """Raise UserError with this message if a condition of bad input holds.
 
     Raises:
         UserError: the condition holds.
@@ -151,7 +151,7 @@ def check_at_most(largest: int, **numbers: int | None) -> None:
 
 
 def summary(error: BaseException) -> str:
-    """Return the first line of an exception; for a file, its name and the reason.
+    """Return one line that describes an exception; for a file, its name and the reason.
 
     The type of the exception is included where the line alone says too little.
     """
@@ -192,10 +192,10 @@ DISK_ADVICE = {
 
 
 class CommandParser(ArgumentParser):
-    """A parser whose errors are one line, without the usage before it."""
+    """Argument parser that raises a UserError in place of printing its usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line.
+        """Raise the error of a command line as a UserError.
 
         Raises:
             UserError: always.
@@ -208,10 +208,10 @@ WARNING_PREFIX = re.compile(r"^.*?:\d+: (UserWarning|Finding|Note): ")
 
 
 class WarningFormatter(logging.Formatter):
-    """One line for a warning that `logging.captureWarnings` has logged."""
+    """Formatter that prints a logged Python warning as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a warning for users, and of others also where they come from."""
+        """Return the text of a warning; for warnings that are not for users, with their place."""
         # logged as "<file>:<line>: <category>: <text>\n  <line of code>"
         line = record.getMessage().splitlines()[0]
         return "warning: " + printable(WARNING_PREFIX.sub("", line, count=1))
@@ -240,7 +240,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 @contextmanager
 def errors_in_one_line(continues: bool = False) -> Iterator[None]:
-    """Run a program inside: an error that the user can fix is one line on stderr and exit code 2.
+    """Exit with code 2 and one line on stderr for errors of the user in the block.
 
     Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks.
     Ctrl-C gives exit code 130.
@@ -289,7 +289,7 @@ def errors_in_one_line(continues: bool = False) -> Iterator[None]:
 def run_command(
     run: Callable[[Namespace], object], parser: ArgumentParser, words: list[str] | None = None
 ) -> None:
-    """Run a command that argparse reads, with errors as in `train.py`: see `errors_in_one_line`.
+    """Parse the command line and run a command, with errors in one line; see `errors_in_one_line`.
 
     Args:
         run: called with the parsed arguments.

@@ -1,7 +1,7 @@
-"""Files and folders that appear complete or not at all, and folders for results.
+"""Atomic writing of files and folders, which appear complete or not at all.
 
 A file is written under a hidden name and then renamed. Files that others may have changed are read
-by `blackout.safe_reading`.
+by `blackout.safe_reading`. Folders of results are in `blackout.results_folders`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import errno
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 import shutil
 import stat
 import tempfile
 import time
-import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,16 +28,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.errors import DISK_ERRORS, UserError, ensure, escaped, printable, refuse
-from blackout.protocols import OutputNames, Samples
+from blackout.errors import DISK_ERRORS, UserError, refuse
 
 Array = npt.NDArray[Any]
 
 PART = ".part"  # end of the hidden names of unfinished files and folders
 
-# starts of the names of files that training writes into a run's folder `samples`; no other file
-# there has such a name
-TRAINING_FILE_PREFIXES = ("step_", "final")
 # how a file system says that it has no hard links
 NO_HARD_LINKS = frozenset([errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP])
 MAX_AGE = 7 * 86400.0  # seconds after which unfinished samples are abandoned
@@ -73,10 +67,10 @@ def _hidden_file(path: Path, durably: bool) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
-    """Yield a hidden path next to `path`, which replaces it if the block ends without an error.
+    """Write a file atomically: yield a temporary path that replaces `path` after the block.
 
-    Nobody can guess the hidden name and put a link there. A process that is killed leaves the
-    hidden file behind; see `remove_parts`.
+    After an error, `path` is unchanged. Nobody can guess the hidden temporary name and put a link
+    there. A process that is killed leaves the temporary file behind; see `remove_parts`.
 
     Args:
         path: the file to write or to replace; a link is replaced itself. Its folder is made.
@@ -103,7 +97,7 @@ def _copy_mode(old: Path, new: Path) -> None:
 
 
 def copy_privacy(source: Path, folder: Path) -> None:
-    """Give other users no more rights to a new folder than they have to the source."""
+    """Restrict the permissions of a new folder to those that other users have for `source`."""
     mode = stat.S_IMODE(source.stat().st_mode)
     others_enter = (mode & 0o044) >> 2  # who may read the source may enter the folder
     folder.chmod(folder.stat().st_mode & (0o700 | mode | others_enter))
@@ -111,10 +105,10 @@ def copy_privacy(source: Path, folder: Path) -> None:
 
 @contextmanager
 def creating(path: Path) -> Iterator[Path]:
-    """Yield a hidden path, which becomes the new file `path` if the block ends without an error.
+    """Create a file atomically: yield a temporary path that is renamed to `path` after the block.
 
-    Unlike `replacing` it leaves a file alone that has appeared there meanwhile. Of two writers of
-    one name, one succeeds.
+    Unlike `replacing`, it never replaces a file, even one that has appeared in the meantime. Of two
+    writers of one name, one succeeds.
 
     Args:
         path: the file to write. Its folder is made.
@@ -158,7 +152,7 @@ def _write_through(path: Path) -> None:
 
 @contextmanager
 def _errors_naming(path: Path, part: Path) -> Iterator[None]:
-    """Give errors of a disk that name no file, or the hidden one, the name of the file.
+    """Replace the file name in errors of a disk: `path` in place of none or the hidden name.
 
     A full disk is noticed when an open file is written, and that error has no name.
     """
@@ -221,7 +215,7 @@ def hash_tensors(subject: str, tensors: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a new hidden folder, which replaces `path` if the block ends without an error.
+    """Write a folder atomically: yield a temporary folder that replaces `path` after the block.
 
     Raises:
         OSError: it cannot be made or written; `path` is unchanged then.
@@ -245,7 +239,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> None:
-    """Remove hidden files and folders that killed processes have left.
+    """Remove temporary files and folders that killed processes have left behind.
 
     Args:
         directory: the folder that contains them.
@@ -267,18 +261,18 @@ def numbered_paths(path: Path) -> Iterator[Path]:
     yield from (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
 
 
-def new_file(path: Path, exact: bool) -> Path:
-    """Return the path of a file that does not exist yet, so that nothing is replaced.
+def new_file(path: Path, is_fixed: bool) -> Path:
+    """Return the path for a new file, after checking that it can be written.
 
     Args:
         path: of the file.
-        exact: whether the file must have this name, which the user chose; otherwise a number is
-            added if it exists.
+        is_fixed: whether the file must have this name, which the user chose; otherwise a number is
+            added if the file exists.
 
     Raises:
         UserError: it exists, or cannot be written.
     """
-    if not exact:
+    if not is_fixed:
         path = next(
             candidate for candidate in numbered_paths(path) if not os.path.lexists(candidate)
         )
@@ -286,7 +280,7 @@ def new_file(path: Path, exact: bool) -> Path:
         os.path.lexists(path),
         f"{path} exists, and is not replaced: give another name, or remove it",
     )
-    _check_writable(path.parent, path)
+    check_writable(path.parent, path)
     remove_parts(path.parent, path.stem[:MAX_STEM_LENGTH], MAX_AGE)
     return path
 
@@ -302,7 +296,7 @@ def refuse_address(path: Path) -> None:
 
 
 def working_folder(location: str) -> Path:
-    """Return a folder as it is, or the local working folder of an address.
+    """Return the local folder of a location, which is a path or the address of a remote store.
 
     Runs at s3://bucket/x are written to runs/s3/bucket/x, and copied from there.
 
@@ -321,8 +315,8 @@ def working_folder(location: str) -> Path:
     return Path("runs", match[1], match[2])
 
 
-def _check_writable(folder: Path, target: Path) -> None:
-    """Make a folder, and check that it can be written before an hour of work.
+def check_writable(folder: Path, target: Path) -> None:
+    """Make a folder, and check that files can be written there, before an hour of work.
 
     Raises:
         UserError: it cannot; the message names `target`.
@@ -336,101 +330,8 @@ def _check_writable(folder: Path, target: Path) -> None:
         raise UserError(f"cannot write to {target}: {error.strerror or error}") from None
 
 
-def request_key(content: Any) -> str:
-    """Return 32 hexadecimal digits that identify a request and the state of its files.
-
-    Args:
-        content: plain values of the request. Sizes and times of the files that texts in it name
-            are part of the key, and those of folders that a `Path` names.
-    """
-    text = json.dumps([content, list(_file_stamps(content))], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _file_stamps(node: Any) -> Iterator[tuple[int, int]]:
-    """Yield size and time of change of the files that nested plain values name."""
-    if isinstance(node, Mapping | list | tuple):
-        for part in node.values() if isinstance(node, Mapping) else node:
-            yield from _file_stamps(part)
-    elif isinstance(node, str | Path):
-        with suppress(OSError, ValueError):  # text that is not the name of a file
-            status = os.stat(node)
-            if stat.S_ISREG(status.st_mode) or isinstance(node, Path):
-                yield status.st_size, status.st_mtime_ns
-
-
-@contextmanager
-def results_folder(
-    folders: Iterable[Path],
-    key: str,
-    names: Collection[str] | None = None,
-    mark: str = ".request",
-) -> Iterator[Path]:
-    """Yield the first folder in which only results of the same request would be replaced.
-
-    The folder is made and marked with the key, so that no other request uses it and the same
-    request finds it again. The mark is removed if the request leaves no results.
-
-    Args:
-        folders: candidates, in order.
-        key: of the request, see `request_key`.
-        names: of the files that may be written; None for all that do not start with
-            `TRAINING_FILE_PREFIXES`.
-        mark: name of the hidden file that holds the key.
-
-    Raises:
-        UserError: no folder is free, or it cannot be written.
-    """
-    # 1. The first folder that is free, or marked with this key.
-    refusal = ""
-    for folder in folders:
-        is_new = not folder.exists()
-        _check_writable(folder, folder)
-        remove_parts(folder, older_than=MAX_AGE)
-        results = _result_names(folder, names)
-        marked = folder / mark
-        if not results:
-            # another process may mark it first, so the key is read below
-            with suppress(FileExistsError), marked.open("x", encoding="utf-8") as file:
-                file.write(key)
-        if marked.is_file() and marked.read_bytes() == key.encode():
-            break
-        reason = f"belongs to another request, by its file {mark}"
-        if results:
-            reason = f"holds other files ({results[0]})"
-        refusal = refusal or f"{folder} {reason}"
-    else:
-        raise UserError(f"{refusal}, and nothing there is replaced: give a new folder")
-    if results:
-        print(f"{escaped(folder)} holds results of the same request, which are replaced")
-    elif refusal:
-        print(f"{printable(refusal)}: the results of this request go to {escaped(folder)}")
-
-    # 2. Remove the mark if there are no results, finished or unfinished.
-    try:
-        yield folder
-    finally:
-        if not _result_names(folder, names) and not list(folder.glob(f".*{PART}.batches")):
-            marked.unlink(missing_ok=True)
-            if is_new:
-                with suppress(OSError):  # not empty: it stays
-                    folder.rmdir()
-
-
-def _result_names(folder: Path, names: Collection[str] | None) -> list[str]:
-    """Return the sorted names of the results in a folder; see `results_folder`."""
-    files = [
-        path.name
-        for path in folder.iterdir()
-        if not path.name.startswith(".") and not path.is_dir()
-    ]
-    if names is None:
-        return sorted(name for name in files if not name.startswith(TRAINING_FILE_PREFIXES))
-    return sorted(name for name in files if name in names)
-
-
 def refuse_links(directory: Path, *names: str) -> None:
-    """Refuse links among the folders of a directory that lead out of it.
+    """Refuse subfolders of a directory that are links to places outside it.
 
     Raises:
         UserError: one of them does.
@@ -443,90 +344,13 @@ def refuse_links(directory: Path, *names: str) -> None:
 
 
 def save_arrays(path: Path, **arrays: Any) -> None:
-    """Write an .npz, complete or not at all."""
+    """Write arrays to a compressed .npz file, atomically."""
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
-@contextmanager
-def sample_file(
-    path: Path,
-    num_samples: int,
-    names: OutputNames = OutputNames(),
-    about: Mapping[str, Any] | None = None,
-) -> Iterator[Callable[[Samples], None]]:
-    """Yield a function that appends samples to an .npz.
-
-    The function takes `samples` [b, ...] and further arrays [b, ...] by name, the same names in
-    every call. It writes `samples` at once; the other arrays are small and are written at the end.
-    Images [b, C, H, W] are written channels last, unless `names` has a shape. The file appears
-    when the context is left without an error and is complete.
-
-    Args:
-        path: of the .npz.
-        num_samples: how many samples it will hold.
-        names: name of the array of samples, and the shape of each.
-        about: numbers and arrays that are saved next to the samples.
-
-    Raises:
-        ValueError: more or fewer samples than `num_samples`.
-    """
-    num_missing = num_samples
-    member: Any = None
-    batches: dict[str, list[Tensor]] = {}
-    with (
-        replacing(path, durably=True) as part,
-        zipfile.ZipFile(part, "x", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        # 1. Samples, batch by batch; the header declares all of them.
-        with ExitStack() as members:
-
-            def write(samples: Samples) -> None:
-                nonlocal num_missing, member
-                num_rows = len(samples["samples"])
-                ensure(
-                    num_rows <= num_missing,
-                    f"{num_rows} samples for a file that has capacity for {num_missing} more",
-                )
-                rows = _file_rows(samples["samples"], names)
-                if member is None:
-                    file = archive.open(f"{names.array}.npy", "w", force_zip64=True)
-                    member = members.enter_context(file)
-                    header = np.lib.format.header_data_from_array_1_0(rows)
-                    header["shape"] = (num_samples, *rows.shape[1:])
-                    np.lib.format.write_array_header_1_0(member, header)
-                member.write(rows.tobytes())
-                for name, values in samples.items():
-                    # names with _ are values of this machine, such as seconds
-                    if name != "samples" and not name.startswith("_"):
-                        batches.setdefault(name, []).append(values.cpu())
-                num_missing -= len(rows)
-
-            yield write
-
-        # 2. The other arrays.
-        arrays = {name: torch.cat(parts).numpy() for name, parts in batches.items()}
-        arrays.update({name: np.array(value) for name, value in (about or {}).items()})
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w") as file:
-                np.lib.format.write_array(file, array)
-        ensure(not num_missing, f"{num_missing} of {num_samples} samples were not written")
-
-
-def _file_rows(samples: Tensor, names: OutputNames) -> Array:
-    """Return samples [b, ...] in the layout and the units of their file."""
-    if names.shape is not None:
-        samples = samples.reshape(len(samples), *names.shape)
-    elif samples.ndim == 4:
-        samples = samples.permute(0, 2, 3, 1)
-    offset, gain = names.units
-    if (offset, gain) != (0, 1):
-        samples = samples.int() * gain + offset
-    return samples.contiguous().cpu().numpy()
-
-
 def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a .csv, complete or not at all; values that a row lacks are left empty."""
+    """Write a .csv file atomically; values that a row lacks are left empty."""
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -534,73 +358,10 @@ def write_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], path:
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write plain containers as JSON, complete or not at all.
+    """Write plain containers to a JSON file, atomically.
 
     Numbers that JSON does not have (infinity, NaN) become null.
     """
     plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
     with replacing(path) as part:
         part.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def save_picture(
-    picture: Any, path: Path, about: str | None = None, dpi: int = 100, *, is_new: bool = False
-) -> None:
-    """Write a PIL image or a matplotlib figure as PNG, complete or not at all.
-
-    Args:
-        picture: the image or figure; None writes nothing.
-        path: of the file.
-        about: description that reports read from the file; None for the `Description` of an image.
-        dpi: pixels per inch of a figure.
-        is_new: whether no file may be replaced; see `creating`.
-    """
-    if picture is None:
-        return
-    with (creating if is_new else replacing)(path) as part:
-        if hasattr(picture, "savefig"):
-            picture.savefig(part, format="png", dpi=dpi, metadata={"Description": about})
-            return
-        from PIL.PngImagePlugin import PngInfo  # only here: not every program draws
-
-        metadata = PngInfo()
-        description = about or picture.info.get("Description")
-        if description:
-            metadata.add_itxt("Description", description)
-        picture.save(part, format="png", pnginfo=metadata)
-
-
-def arrange_tiles(
-    tiles: Sequence[Any],
-    columns: int | None,
-    gap: int,
-    margin: int,
-    colour: tuple[int, int, int],
-) -> Any:
-    """Lay PIL images of one size out in a grid.
-
-    Args:
-        tiles: the images, at least one.
-        columns: of the grid; None for a nearly square one.
-        gap: pixels between images.
-        margin: pixels around the grid.
-        colour: of gaps and margin, RGB.
-
-    Returns:
-        A PIL image.
-    """
-    from PIL import Image  # only here: not every program draws
-
-    tile_width = tiles[0].width + gap
-    tile_height = tiles[0].height + gap
-    if not columns:
-        columns = max(1, round(math.sqrt(len(tiles) * tile_height / tile_width)))
-    columns = min(len(tiles), columns)
-    rows = math.ceil(len(tiles) / columns)
-    border = 2 * margin - gap
-    size = (columns * tile_width + border, rows * tile_height + border)
-    canvas = Image.new("RGB", size, colour)
-    for k, tile in enumerate(tiles):
-        row, column = divmod(k, columns)
-        canvas.paste(tile, (margin + column * tile_width, margin + row * tile_height))
-    return canvas

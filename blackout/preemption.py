@@ -1,4 +1,4 @@
-"""How a run stops when a signal asks it to: preemption by a scheduler or launcher, and Ctrl-C.
+"""Stopping a run on signals: preemption by a scheduler or launcher, and Ctrl-C.
 
 A signal only sets a flag, and training stops at the next boundary between steps, where everything
 can be saved. Lightning's own handlers save in the middle of a step, or not at all, and only under
@@ -32,7 +32,9 @@ HANDLED_SIGNALS = (
 
 
 class Signals:
-    """Handlers of SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C.
+    """Signal handlers that stop training at a step boundary, for preemption and Ctrl-C.
+
+    They handle SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGINT.
 
     While `listening`, a signal sets a flag that the training loop reads where it can stop.
     Otherwise it ends the program at once with the same exit code, which is safe because checkpoints
@@ -47,7 +49,7 @@ class Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle the signals inside; restore the earlier handlers afterwards."""
+        """Handle the signals within the block; restore the earlier handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -61,7 +63,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers, also in place of those that Lightning installs meanwhile."""
+        """Install the handlers, also in place of those that Lightning has installed."""
         is_main_thread = threading.current_thread() is threading.main_thread()
         if self._earlier_handlers and is_main_thread:
             for number in HANDLED_SIGNALS:
@@ -69,7 +71,7 @@ class Signals:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Only set a flag inside; the caller promises to call `agreed` every few steps."""
+        """Let signals only set a flag within the block, which calls `agreed` every few steps."""
         self._is_listening = True
         try:
             yield
@@ -78,7 +80,7 @@ class Signals:
             self._group = None
 
     def join_group(self) -> None:
-        """Create the process group of `agreed`, by all processes together, if there is none.
+        """Create the process group that `agreed` uses, if there is none, on all processes together.
 
         A process learns at once that another of its group has ended; one that waits for the others
         to create a group waits for half an hour. The group needs PyTorch's gloo backend, which its
@@ -88,7 +90,7 @@ class Signals:
             self._group = dist.new_group(backend="gloo")
 
     def agreed(self) -> int | None:
-        """Return the signal that any process has received; None if none has.
+        """Return the number of a signal that any process has received; None if none has.
 
         All processes must call it together, and receive the same answer. The number is reduced over
         a second process group, of CPU tensors, so that no process waits for its accelerator.
@@ -102,7 +104,11 @@ class Signals:
         return number or None
 
     def leave(self, number: int, step: int) -> None:
-        """End the run, which is saved at this step, by the earlier handler or with an exit code.
+        """End the run after it was saved: call the earlier handler, or raise `Preempted`.
+
+        Args:
+            number: of the signal.
+            step: at which the run was saved, for the message.
 
         Raises:
             Preempted: always, unless the earlier handler (of a launcher) ends the process.

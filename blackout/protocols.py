@@ -34,7 +34,7 @@ Watch: TypeAlias = Callable[[int, int, Tensor], None]
 
 
 class Source(Protocol):
-    """What a model is trained on: data in memory or on disk, synthetic objects, or an energy."""
+    """Protocol of a data source: data in memory or on disk, synthetic objects, or an energy."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class Source(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Plain values that components take by parameter name: shape, num_sites, mean, ..."""
+        """Plain values that fill arguments of components by name: shape, num_sites, mean, ..."""
 
     def __str__(self) -> str:
         """Return one line for the summary of a run: sizes, shape, range."""
@@ -74,12 +74,15 @@ class Source(Protocol):
 
 @runtime_checkable
 class Conditional(Source, Protocol):
-    """A source whose samples may have classes, by which samples of a file are told apart."""
+    """Protocol of a source whose samples have classes and covariates, on which models condition."""
 
     condition: Mapping[str, Any]
 
     def select_condition(self, labels: Tensor) -> Conditional:
-        """Return the samples with the given labels, int64 [c], which samples take in turn."""
+        """Return the part of the source whose samples have these labels, int64 [c].
+
+        Generated samples take the labels in turn.
+        """
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class OutputNames:
 
 
 class Outputs(Protocol):
-    """Results of a draw besides its samples: estimates from all of them, and files of its own."""
+    """Protocol of further results of a draw: estimates from all samples, and additional files."""
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Add a batch, on the CPU, with its indices, int64 [b].
@@ -126,7 +129,7 @@ Better: TypeAlias = Literal["lower", "higher", "reference", ""]
 
 @dataclass(frozen=True)
 class MetricDescription:
-    """Unit of a metric, and which of two values is better.
+    """Unit of a metric, and whether lower or higher values are better.
 
     Args:
         unit: such as "bits per dimension"; empty for a plain number.
@@ -139,7 +142,7 @@ class MetricDescription:
 
 @dataclass(frozen=True)
 class References:
-    """Values that scores are shown next to, by the names of the scores.
+    """Reference values of scores, which reports show next to them.
 
     Args:
         suffixes: a score `x` is shown next to `x_<suffix>` of the same report.
@@ -156,7 +159,7 @@ class References:
 
 
 class Draw(Protocol):
-    """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler and conditions.
+    """Base class of draws: how a model draws samples 0, 1, 2, ... of a seed.
 
     Families derive from it. The defaults suit a draw whose results are a file and a picture.
     """
@@ -191,18 +194,18 @@ class Draw(Protocol):
             """The sampler as plain values, for metrics.json."""
 
     def rows(self, num_samples: int) -> int:
-        """Return the number of samples in all if the user asks for `num_samples`.
+        """Return the total number of samples if the user requests `num_samples`.
 
         A family may draw so many for each of several measurements.
         """
         return num_samples
 
     def outputs(self, seed: int) -> Outputs | None:
-        """Return what is made of the samples of a seed besides their file; None for nothing."""
+        """Return the writer of further results of the samples of a seed; None without any."""
         return None
 
     def metadata(self, seed: int) -> Mapping[str, Any]:
-        """Return numbers and arrays by name that the file of samples also holds."""
+        """Return numbers and arrays by name, which are saved next to the samples."""
         return {}
 
     def compared_with(self, source: Source) -> Source:
@@ -265,7 +268,7 @@ class Scores(Protocol):
 
 
 class Scorer(Protocol):
-    """A choice of scores, not yet applied to anything."""
+    """Protocol of a choice of scores, which makes `Scores` for a data source."""
 
     def begin(
         self,
@@ -274,7 +277,7 @@ class Scorer(Protocol):
         device: torch.device | str = "cpu",
         split: Split = "test",
     ) -> Scores:
-        """Return accumulators for samples that are compared with `source`; errors come here.
+        """Return empty `Scores` for samples that are compared with `source`, after all checks.
 
         Args:
             source: the data.
@@ -307,7 +310,7 @@ class Scorer(Protocol):
 
 
 def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
-    """Refuse settings of `sample.py` that a family does not have.
+    """Refuse settings of `sample.py` that a model family does not support.
 
     Args:
         request: as `ComponentFamily.draw` receives it.

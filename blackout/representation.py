@@ -31,7 +31,7 @@ MAX_ITEMS = 6  # entries of a list that are shown
 
 
 def format_fields(instance: Any, always: Sequence[str] = ()) -> str:
-    """Return the name of a dataclass with the fields that differ from their defaults.
+    """Return the `repr` of a dataclass: its name, and the fields that differ from their defaults.
 
     Args:
         instance: of a dataclass.
@@ -46,7 +46,7 @@ def format_fields(instance: Any, always: Sequence[str] = ()) -> str:
 
 
 def format_arguments(instance: Any) -> str:
-    """Return the name of a class with the arguments it was made with, without defaults.
+    """Return the `repr` of an object: its class, and arguments that differ from their defaults.
 
     Only arguments that the object keeps as attributes of the same name are shown.
     """
@@ -54,7 +54,7 @@ def format_arguments(instance: Any) -> str:
 
 
 def changed_arguments(instance: Any) -> dict[str, Any]:
-    """Return the arguments an object was made with that it keeps, without defaults.
+    """Return constructor arguments that an object keeps and that differ from their defaults.
 
     Properties are left out, since they may compute: an extractor's would load its weights.
     """

@@ -45,7 +45,7 @@ YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml, ten 
 
 
 def open_regular(path: Path, root: Path | None = None) -> io.BufferedReader:
-    """Open a regular file for reading; no pipe or device, which might never end.
+    """Open a regular file for reading; pipes and devices, which might never end, are refused.
 
     Args:
         path: of the file.
@@ -94,7 +94,7 @@ def read_text(path: Path, root: Path | None = None, max_bytes: int = MAX_TEXT_BY
 def read_mapping(
     path: Path, root: Path | None = None, max_bytes: int = MAX_TEXT_BYTES, advice: str = ""
 ) -> dict[str, Any]:
-    """Read a mapping from a .json or .yaml file that a stranger may have written.
+    """Read a mapping from an untrusted .json or .yaml file, with limits on size and depth.
 
     Depth and number of the values are limited, so that code that walks over the result needs no
     limits of its own.
@@ -197,7 +197,7 @@ def _check_nested(content: Any) -> None:
 
 
 def read_rows(path: Path) -> dict[int, dict[str, Any]]:
-    """Read the rows of a metrics.csv by step, as text and without empty fields.
+    """Read a metrics.csv: for every step, the fields that are not empty, as text.
 
     Raises:
         UserError: it is not the metrics.csv of a run, or has too many columns or values.
@@ -229,7 +229,7 @@ def read_rows(path: Path) -> dict[int, dict[str, Any]]:
 
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:
-    """Return an error of one line: the file, the problem, and the reason that a library gave."""
+    """Return a one-line error with the file, the problem, and the reason given by a library."""
     if isinstance(cause, FileNotFoundError):
         return UserError(f"{path}: no such file")
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
@@ -240,7 +240,7 @@ def file_error(path: Path, problem: str, cause: Exception) -> UserError:
 
 @contextmanager
 def reading(path: Path, problem: str) -> Iterator[None]:
-    """Replace exceptions of a library that reads a file by `file_error`.
+    """Turn exceptions of a library that reads a file into one-line errors; see `file_error`.
 
     Raises:
         UserError: raised inside, or in place of any other exception.
@@ -254,7 +254,11 @@ def reading(path: Path, problem: str) -> Iterator[None]:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are left: of the machine, its container and this process."""
+    """Return the bytes of memory that this process may still allocate.
+
+    It is the least of the free memory of the machine, the limit of its container, and what is left
+    of the limit of this process.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with suppress(OSError):  # without /proc the total memory of the machine counts
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -269,36 +273,40 @@ def available_memory() -> int:
     return min(limits)
 
 
-def check_size(path: Path, declared: int, stored: int | None = None, fits: bool = True) -> None:
+def check_size(
+    path: Path, num_bytes: int, num_stored_bytes: int | None = None, in_memory: bool = True
+) -> None:
     """Refuse a file that declares more data than memory can hold, or than its size allows.
 
     Args:
         path: of the file.
-        declared: bytes that reading would take.
-        stored: bytes on the disk from which these are read; None if that is not known.
-        fits: whether all of it must be in memory at once.
+        num_bytes: size of the data that the file declares.
+        num_stored_bytes: bytes on the disk from which they are read; None if unknown.
+        in_memory: whether all data must be in memory at once.
 
     Raises:
         UserError: there is not enough memory; or more than 64 MiB, and more than 500 times the
             stored bytes, are declared.
     """
-    if fits:
+    if in_memory:
         available = available_memory()
-        if declared > available:
+        if num_bytes > available:
             raise UserError(
-                f"{path}: reading it takes {declared:,} bytes of memory, "
+                f"{path}: reading it takes {num_bytes:,} bytes of memory, "
                 f"and {available:,} bytes are free"
             )
-    if stored is not None and declared > MAX_UNCHECKED_BYTES + MAX_COMPRESSION * stored:
+    if num_stored_bytes is None:
+        return
+    if num_bytes > MAX_UNCHECKED_BYTES + MAX_COMPRESSION * num_stored_bytes:
         raise UserError(
-            f"{path} declares {declared:,} bytes of numbers, too many for its {stored:,} bytes; "
-            "save counts that are nearly all 0 as a sparse matrix"
+            f"{path} declares {num_bytes:,} bytes of numbers, too many for its "
+            f"{num_stored_bytes:,} bytes; save counts that are nearly all 0 as a sparse matrix"
         )
 
 
 @contextmanager
 def limit_memory(extra: int) -> Iterator[None]:
-    """Limit the memory of this process to `extra` bytes more than it has.
+    """Limit the memory of this process, within the block, to `extra` bytes more than it uses.
 
     A few compressed bytes can expand to any number, which no header needs to declare. A library
     that asks for more memory fails. There is no limit if the system does not tell how much memory
@@ -325,7 +333,7 @@ def _address_space() -> int:
 
 
 def stored_bytes(path: Path) -> int:
-    """Return the bytes of a file on the disk, or of all files below a folder.
+    """Return the bytes that a file, or all files below a folder, take on the disk.
 
     A file with holes takes fewer bytes than its length.
     """

@@ -14,7 +14,7 @@ import yaml
 from blackout.cli.families import load_family
 from blackout.cli.output_folders import folders_of_target
 from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
-from blackout.files import request_key, results_folder
+from blackout.results_folders import request_key, results_folder
 from blackout.safe_reading import parse_yaml
 
 PRINTED = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")

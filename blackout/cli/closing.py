@@ -25,8 +25,9 @@ from blackout.cli.score import save_figure
 from blackout.comparisons import SampleValues, compare_with_baselines, num_compared_samples
 from blackout.config.settings import is_overridden
 from blackout.errors import escaped
-from blackout.files import sample_file, save_picture
+from blackout.pictures import save_picture
 from blackout.protocols import Draw, Source, Split
+from blackout.sample_writer import sample_file
 from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_callback import Checkpoints
 from blackout.training.data_module import SourceDataModule

@@ -35,7 +35,7 @@ def _run(options: argparse.Namespace) -> None:
     runs: list[Path] = []
     for folder in folders:
         runs += _runs_in(folder)
-    path = new_file(options.out or Path("compare.html"), exact=options.out is not None)
+    path = new_file(options.out or Path("compare.html"), is_fixed=options.out is not None)
     refuse(
         path.suffix != ".html",
         f"--out {path}: the name of a page ends in .html",

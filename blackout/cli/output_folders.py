@@ -10,7 +10,8 @@ from typing import Any
 from blackout.cli.sweeps import is_sweep_job, job_folder
 from blackout.distributed import compute_once
 from blackout.errors import refuse
-from blackout.files import numbered_paths, refuse_links, results_folder
+from blackout.files import numbered_paths, refuse_links
+from blackout.results_folders import results_folder
 
 # suffixes that no folder of results has
 FILE_SUFFIXES = (".csv", ".h5ad", ".json", ".npy", ".npz", ".png", ".tif", ".tiff")

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.cli.curves import read_curves
-from blackout.files import replacing, save_picture
+from blackout.files import replacing
+from blackout.pictures import save_picture
 from blackout.protocols import Draw
 
 MAX_FRAMES = 60  # of an animation, about

@@ -38,10 +38,11 @@ from blackout.distributed import (
     world_size,
 )
 from blackout.errors import UserError, error_context, refuse
-from blackout.files import PART, hash_tensors, request_key
+from blackout.files import PART, hash_tensors
 from blackout.preemption import signals
 from blackout.protocols import Draw, Source
 from blackout.random import compiler_version
+from blackout.results_folders import request_key
 from blackout.training.model import Model
 
 MODEL_GROUPS = ("sampler", "simulation", "target")  # their null settings are the model's own

@@ -18,9 +18,11 @@ from blackout.cli.pictures import Trajectory
 from blackout.component import Plain
 from blackout.distributed import rank
 from blackout.errors import UserError, escaped
-from blackout.files import hash_tensors, replacing, sample_file, save_picture, save_tensors
+from blackout.files import hash_tensors, replacing, save_tensors
+from blackout.pictures import save_picture
 from blackout.protocols import Draw, Drawn, Samples, Watch
 from blackout.safe_reading import open_regular
+from blackout.sample_writer import sample_file
 
 HASH_NAME = "sha256"  # metadata of a kept batch: the hash of its tensors
 SECONDS_BETWEEN_LINES = 30.0  # about progress, where there is no terminal

@@ -27,8 +27,10 @@ from blackout.config.settings import optional_path
 from blackout.distributed import rank
 from blackout.errors import UserError, escaped, refuse
 from blackout.evaluation.seed_summary import summarise_seeds
-from blackout.files import hash_tensors, request_key, save_picture
+from blackout.files import hash_tensors
+from blackout.pictures import save_picture
 from blackout.protocols import Conditional, Draw, Drawn, Scorer, Scores, Source
+from blackout.results_folders import request_key
 from blackout.training.callbacks import reference_scores, score_samples
 from blackout.training.family import ComponentFamily
 from blackout.training.model import Model

@@ -19,7 +19,9 @@ from typing import Any
 from blackout.cli.families import load_family
 from blackout.cli.output_folders import folders_of_target
 from blackout.errors import CommandParser, UserError, escaped, refuse, run_command
-from blackout.files import new_file, request_key, results_folder, save_picture
+from blackout.files import new_file
+from blackout.pictures import save_picture
+from blackout.results_folders import request_key, results_folder
 
 GRAPH_DESCRIPTION = """Solve a problem on graphs exactly, by simulated annealing or greedily.
 
@@ -154,10 +156,10 @@ def _solve_picture(options: argparse.Namespace) -> None:
     family = load_family("shuffle")
     pieces, columns = family.read_pieces(picture, settings.get("grid"))
     if "out" in settings:
-        path = new_file(Path(settings["out"]).expanduser(), exact=True)
+        path = new_file(Path(settings["out"]).expanduser(), is_fixed=True)
     else:
         name = picture.name if picture.is_dir() else picture.stem
-        path = new_file(picture.parent / f"{name}-solved.png", exact=False)
+        path = new_file(picture.parent / f"{name}-solved.png", is_fixed=False)
 
     # 2. Arrange the pieces, write the picture and print probabilities.
     arrangements = family.arrange_pieces(pieces, columns)

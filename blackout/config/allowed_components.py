@@ -265,10 +265,10 @@ class _Checker:
             if key not in COMPONENT_KEYS
         }
         if is_partial:
-            for key in mark.called:
+            for key in mark.call_arguments:
                 message = f"{setting}.{key}: a file may not set what the caller of {address} passes"
                 refuse(key in arguments, message)
-            arguments |= dict.fromkeys(mark.called, object())
+            arguments |= dict.fromkeys(mark.call_arguments, object())
         # What is built receives more from the model, such as the process; what is passed on must be
         # complete.
         is_incomplete = not is_partial or is_inside_trusted
@@ -289,9 +289,9 @@ class _Checker:
         if allowed is None:
             return None
         mark = allowed[1]
-        is_for_user = mark.ask is not None
-        refuse(is_for_user, f"{setting}: a file may not choose {address}; type {mark.ask}")
-        places = mark.passed if node.get("_partial_", False) else mark.built
+        is_for_user = mark.command_line is not None
+        refuse(is_for_user, f"{setting}: a file may not choose {address}; type {mark.command_line}")
+        places = mark.partial_for if node.get("_partial_", False) else mark.instance_for
         return mark if places and (is_inside_trusted or argument in places) else None
 
     def _is_trusted(self, node: Mapping[str, Any], address: str, setting: str) -> bool:

@@ -168,7 +168,7 @@ def _missing_defaults(target: Callable[..., Any], arguments: Mapping[str, Any]) 
     mark = mark_of(target) or Mark()
     defaults = {}
     for name, parameter in inspect.signature(target).parameters.items():
-        is_missing = name not in arguments and name not in mark.called
+        is_missing = name not in arguments and name not in mark.call_arguments
         if is_missing and parameter.default is not parameter.empty:
             # A default that has no description, such as a tensor, stays the signature's.
             with contextlib.suppress(UserError):

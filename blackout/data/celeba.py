@@ -23,7 +23,7 @@ CROP = 140  # central pixels of the aligned images
 ALIGNED_SIZE = (178, 218)  # width and height of the aligned images
 
 
-@component("dataset", ask="dataset=celeba64")
+@component("dataset", command_line="dataset=celeba64")
 def celeba64(data_dir: StrPath = "data", validation: int | None = None) -> CountData:
     """Read CelebA: 162,770 training, 19,867 validation and 19,962 test faces [3, 64, 64], 8-bit.
 

@@ -14,10 +14,10 @@ ALLOWED_SHAPES = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
 
 
 def check_counts(name: str, counts: Tensor | DiskCounts, max_count: int) -> None:
-    """Refuse values that are not counts in 0, ..., max_count, or another shape.
+    """Refuse values that are not counts in 0, ..., max_count, and shapes without a meaning.
 
     Raises:
-        ValueError: names the first such value.
+        ValueError: names the first such value, or the shape.
     """
     if isinstance(counts, Tensor):
         _check_integers(f"{name}: counts", counts)
@@ -48,4 +48,6 @@ def check_labels(name: str, labels: Tensor, num_samples: int) -> None:
 
 def _check_integers(name: str, values: Tensor) -> None:
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be integers, not {values.dtype}")
+        raise ValueError(
+            f"{name} must be integers, not {values.dtype}: convert with .to(torch.int)"
+        )

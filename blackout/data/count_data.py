@@ -273,7 +273,7 @@ class CountData:
 
     @cached_property
     def is_series(self) -> bool:
-        """Whether neighbouring elements of vectors correlate more than others do."""
+        """Whether vectors look like series: neighbours correlate more than other elements do."""
         if len(self.shape) != 1:
             return False
         return neighbour_correlation(self.train) > MIN_SERIES_CORRELATION
@@ -453,13 +453,17 @@ class CountData:
             observed.dtype != torch.bool or observed.shape != counts.shape
         ):
             shape = list(counts.shape)
-            raise ValueError(f"{self.name}: {split}_observed must be booleans {shape}")
+            actual = f"{observed.dtype} {list(observed.shape)}"
+            raise ValueError(
+                f"{self.name}: {split}_observed must be booleans {shape}, not {actual}"
+            )
         if counts.shape[1:] != self.train.shape[1:]:
             shapes = f"not {tuple(self.train.shape[1:])} and {tuple(counts.shape[1:])}"
             message = f"train and {split} samples must have the same shape"
             raise ValueError(f"{self.name}: {message}, {shapes}")
         if (labels is None) != (self.train_labels is None):
-            raise ValueError(f"{self.name}: labels must be given for all splits or for none")
+            names = ", ".join(f"{split}_labels" for split in SPLITS)
+            raise ValueError(f"{self.name}: pass all of {names}, or none of them")
 
     def _check_val_rows(self, val_rows: Tensor) -> None:
         if val_rows.shape != self.val.shape[:1]:
@@ -483,7 +487,7 @@ def split_array(
     Raises:
         UserError: a data set that has splits already, or a number out of range.
     """
-    message = "validation and labels are for an array; a data set has its own"
+    message = "validation and labels are for an array; a CountData has its own: leave them out"
     refuse(isinstance(counts, CountData), message)
     try:
         return CountData.from_array(counts, labels, validation=validation)

@@ -14,7 +14,7 @@ from blackout.data.count_data import CountData
 from blackout.errors import ensure
 
 
-@component("dataset", passed=("source",))
+@component("dataset", partial_for=("source",))
 def digits(holdout: float = 0.2, seed: int = 0, validation: float = 0.1) -> CountData:
     """Read 1,797 handwritten digits [1, 8, 8] with counts 0, ..., 16 and ten classes.
 

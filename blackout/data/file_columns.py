@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from blackout.config.overrides import format_override
 from blackout.data.findings import Finding, Note
 from blackout.data.formats import COUNTS, FileContents, is_number, refuse_local_number
-from blackout.data.formats.contents import SHADOWED_COLUMN
+from blackout.data.formats.contents import SHADOWED_COLUMN, quote_names
 from blackout.data.labels import format_names
-from blackout.errors import UserError, ensure
+from blackout.errors import UserError, ensure, refuse
 
 Array = npt.NDArray[Any]
 
@@ -27,13 +27,25 @@ def encode_sequences(
     column: str,
     letters: str,
 ) -> FileContents:
-    """Return a table's words as counts [N, length], with its other columns."""
-    words = np.asarray(contents.arrays.get(column)) if contents.is_table else np.zeros(0)
-    has_unique_letters = 0 < len(letters) == len(set(letters))
-    has_one_length = words.dtype.kind == "U" and len(set(map(len, words.tolist()))) == 1
-    if not has_one_length or not has_unique_letters:
-        allowed = "must be a column of words of one length, and letters must differ"
-        raise UserError(f"{path}: sequences={column} {allowed}")
+    """Return the words in a column of a table as counts [N, length], with its other columns.
+
+    Raises:
+        UserError: there is no such column of text, its words differ in length, a letter is not
+            among `letters`, or these are not different from each other.
+    """
+    setting = f"dataset.sequences={column}"
+    are_letters = isinstance(letters, str) and 0 < len(letters) == len(set(letters))
+    refuse(not are_letters, f"dataset.letters must be different letters, such as ACGT: {letters}")
+    columns = contents.arrays if contents.is_table else {}
+    words = np.asarray(columns.get(column))
+    if words.dtype.kind != "U":
+        texts = [name for name, values in columns.items() if values.dtype.kind == "U"]
+        actual = f"found {quote_names(texts)}"
+        raise UserError(f"{path}: {setting} must be a column of text of a table, {actual}")
+    lengths = sorted(set(map(len, words.tolist()))) or [0]
+    if len(lengths) > 1 or lengths == [0]:
+        actual = f"not {lengths[0]} to {lengths[-1]} letters: pad or cut them"
+        raise UserError(f"{path}: {setting} must have words of one length, {actual}")
     code_points = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
     alphabet = np.array([ord(letter) for letter in letters])
     order = np.argsort(alphabet)
@@ -42,7 +54,8 @@ def encode_sequences(
     if is_unknown.any():
         row, place = np.argwhere(is_unknown)[0]
         location = f"{words[row][place]!r} at place {place} of row {row}"
-        raise UserError(f"{path}: {location} is not one of letters={letters}")
+        advice = "add it, or leave this row out"
+        raise UserError(f"{path}: {location} is not one of dataset.letters={letters}: {advice}")
     arrays = {name: values for name, values in contents.arrays.items() if name != column}
     unread = dict(contents.unread)
     if COUNTS in arrays:
@@ -52,16 +65,23 @@ def encode_sequences(
 
 
 def find_array_counts(
-    contents: FileContents,
-    used: set[str],
+    contents: FileContents, metadata: set[str]
 ) -> tuple[str, Any, dict[str, Array]]:
-    """Return name and array of the counts, and all other arrays."""
+    """Return name and array of the counts, and all other arrays.
+
+    Args:
+        contents: of the file.
+        metadata: names of arrays that are labels, covariates, groups or a mask.
+
+    Raises:
+        ValueError: no array is called "counts", and several may be them.
+    """
     arrays = contents.arrays
     name = COUNTS
     if COUNTS not in arrays:
-        candidates = sorted(arrays.keys() - {"labels", *used, *contents.index})
+        candidates = sorted(arrays.keys() - {"labels", *metadata, *contents.index})
         needed = "an array named 'counts' or 'train' and 'test' is needed"
-        array_names = format_array_names(arrays)
+        array_names = quote_names(arrays)
         advice = f": dataset.layer={candidates[0]} reads that one" if candidates else ""
         ensure(len(candidates) == 1, f"{needed}, found {array_names}{advice}")
         name = candidates[0]
@@ -70,13 +90,29 @@ def find_array_counts(
 
 
 def find_table_counts(
-    contents: FileContents, used: set[str], dropped: set[str]
+    contents: FileContents, metadata: set[str], unselected: set[str]
 ) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
-    """Return name, matrix [N, D] and features of the counts of a table, and its other columns."""
+    """Find the columns of a table that are counts: all numbers that are not metadata or an index.
+
+    Args:
+        contents: of the file.
+        metadata: names of columns that are labels, covariates, groups or a mask.
+        unselected: names of columns that the user leaves out, about which nothing is said.
+
+    Returns:
+        Name, matrix [N, D], other columns by name, and names of the D elements.
+
+    Raises:
+        ValueError: no column of numbers, a few columns with fractions, or numbers mixed with text.
+
+    Warns:
+        Note: an index is left out.
+        Finding: a column of text is left out.
+    """
     # 1. Columns of numbers that are not used otherwise are elements.
     arrays = contents.arrays
     index = set(contents.index)
-    if "" in arrays and "" not in used:
+    if "" in arrays and "" not in metadata:
         index.add("")
         num_rows = len(arrays[""])
         message = "the column without a name repeats values, so that it is no index: name it"
@@ -85,15 +121,15 @@ def find_table_counts(
         warnings.warn(Note(message), stacklevel=4)
     elements = []
     for name, column in arrays.items():
-        if name not in used | index and column.dtype.kind in "iufb":
+        if name not in metadata | index and column.dtype.kind in "iufb":
             elements.append(name)
-    array_names = format_array_names(arrays)
     if not elements:
-        for name in arrays.keys() - used - index:
+        for name in arrays.keys() - metadata - index:
             refuse_local_number(name, str(arrays[name][0]))
-    ensure(elements, f"no column of numbers is left for the counts, found {array_names}")
+    actual = f"found {quote_names(arrays)}; dataset.sequences=<column> reads words"
+    ensure(elements, f"no column of numbers is left for the counts, {actual}")
     for name in contents.index:
-        if name not in used | dropped:
+        if name not in metadata | unselected:
             message = f"column {name!r} is the index that pandas saved, and is no element"
             warnings.warn(Note(message), stacklevel=4)
 
@@ -102,7 +138,7 @@ def find_table_counts(
     for name in elements:
         is_float = arrays[name].dtype.kind == "f"
         finite = arrays[name][np.isfinite(arrays[name])] if is_float else arrays[name]
-        if is_float and name not in dropped and np.any(np.mod(finite, 1) > 0):
+        if is_float and name not in unselected and np.any(np.mod(finite, 1) > 0):
             fractional.append(name)
     if fractional and len(fractional) < len(elements) / 2:
         name = fractional[0]
@@ -112,14 +148,16 @@ def find_table_counts(
 
     # 3. Other columns: a number with a typing error makes a column text.
     columns = {name: column for name, column in arrays.items() if name not in set(elements)}
-    for name in sorted(columns.keys() - used - dropped - index):
+    for name in sorted(columns.keys() - metadata - unselected - index):
         fields = [field for field in columns[name].tolist() if field]
         texts = [str(field) for field in fields if not is_number(str(field))]
         for field in texts:
             refuse_local_number(name, field)
         if 0 < len(texts) < len(fields) / 2:
-            example = f"text such as {texts[0]!r}"
-            raise ValueError(f"column {name!r} mixes numbers with {example}")
+            advice = f"correct it, or {format_override('dataset.exclude', [name])} leaves it out"
+            raise ValueError(
+                f"column {name!r} mixes numbers with text such as {texts[0]!r}: {advice}"
+            )
         hint = f"{format_override('dataset.labels', name)} makes classes of it"
         message = f"column {name!r} is text and is left out ({hint})"
         warnings.warn(Finding(message, exclude=[name]), stacklevel=4)
@@ -132,16 +170,27 @@ def select_columns(
     features: tuple[str, ...],
     columns: Sequence[str | int],
     exclude: Sequence[str | int],
-    stays: bool = False,
+    on_disk: bool = False,
 ) -> tuple[Any, tuple[str, ...]]:
-    """Select columns of a matrix [N, D], by name or number, and their names, where they have names.
+    """Select columns of a matrix [N, D] by name or number.
 
-    Where the matrix `stays` on disk, they are selected when rows are read.
+    Args:
+        matrix: dense or sparse, [N, D].
+        features: names of the columns; empty without names.
+        columns: to keep, in this order; empty for all.
+        exclude: to drop.
+        on_disk: whether the matrix stays on disk, where columns are selected when rows are read.
+
+    Returns:
+        The matrix [N, d], and the names of its columns.
+
+    Raises:
+        ValueError: an unknown or ambiguous name, another number of axes, or no column is left.
     """
     if not columns and not exclude:
         return matrix, features
     message = f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}"
-    ensure(len(matrix.shape) == 2, message)
+    ensure(len(matrix.shape) == 2, f"{message}: leave them out")
     names = features or tuple(map(str, range(matrix.shape[1])))
     numbers_by_name: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -160,9 +209,9 @@ def select_columns(
     if columns:
         numbers = [numbers_by_name[str(name)][0] for name in columns]
     numbers = [number for number in numbers if names[number] not in excluded]
-    ensure(numbers, "columns and exclude leave no column")
+    ensure(numbers, "dataset.columns and dataset.exclude leave no column: exclude fewer")
     selected_features = tuple(names[number] for number in numbers) if features else ()
-    if stays:
+    if on_disk:
         return _ColumnSelection(matrix, numbers), selected_features
     if not hasattr(matrix, "tocsr"):
         matrix = np.asarray(matrix)
@@ -183,17 +232,12 @@ class _ColumnSelection:
 
 
 def note_repeated_names(features: tuple[str, ...]) -> None:
-    """Warn about elements that `columns` and `exclude` cannot name.
+    """Warn about elements of the same name, which `columns` and `exclude` cannot tell apart.
 
     Warns:
-        Note: elements with the same name.
+        Note: how many there are.
     """
-    repeated = len(features) - len(set(features))
-    if repeated:
-        message = f"{repeated} elements have the name of another: columns cannot name them"
+    num_repeated = len(features) - len(set(features))
+    if num_repeated:
+        message = f"{num_repeated} elements have the name of another: columns cannot name them"
         warnings.warn(Note(message), stacklevel=4)
-
-
-def format_array_names(arrays: Mapping[str, Any]) -> str:
-    """Format the names of arrays for a message."""
-    return ", ".join(map(repr, arrays)) or "nothing"

@@ -41,7 +41,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class CountTable:
-    """Counts of all samples, before they are split, and what the file says about them.
+    """Counts of all samples before they are split, with their columns, names and units.
 
     Attributes:
         name: of the array in the file.
@@ -71,17 +71,29 @@ def read_table(
     units: Units,
     metadata: set[str],
 ) -> CountTable:
-    """Read the counts of all samples, in memory or on disk."""
+    """Read the counts of all samples, in memory or on disk.
+
+    Args:
+        file: whose counts they are, for those that stay on disk.
+        contents: of the file.
+        layout: where the counts are.
+        units: of the stored numbers.
+        metadata: names of columns that are labels, covariates or groups.
+
+    Raises:
+        ValueError: numbers that are not counts, or settings that do not fit the file.
+    """
     # 1. Find counts and columns of observations.
-    names = contents.arrays.keys()
-    dropped = (names - (set(map(str, layout.columns)) or names)) | set(map(str, layout.exclude))
-    used = set(metadata)
+    metadata = set(metadata)
     if layout.mask not in (None, FINITE):
-        used.add(layout.mask)
+        metadata.add(layout.mask)
     if contents.is_table:
-        name, matrix, columns, features = find_table_counts(contents, used, dropped)
+        names = contents.arrays.keys()
+        selected = set(map(str, layout.columns)) or names
+        unselected = (names - selected) | set(map(str, layout.exclude))
+        name, matrix, columns, features = find_table_counts(contents, metadata, unselected)
     else:
-        name, matrix, columns = find_array_counts(contents, used)
+        name, matrix, columns = find_array_counts(contents, metadata)
         features = contents.features
 
     # 2. Bring the axes into their order, cut tiles, and select elements.
@@ -89,7 +101,8 @@ def read_table(
     is_array = not contents.is_table and not hasattr(matrix, "tocsr")
     is_array &= not isinstance(matrix, LazySparseMatrix)
     has_axes = layout.axes is not None or layout.tile is not None
-    ensure(is_array or not has_axes, "axes and tile are for arrays, not for a table or matrix")
+    message = "dataset.axes and dataset.tile are for arrays, not for a table or sparse matrix"
+    ensure(is_array or not has_axes, f"{message}: leave them out")
     check_stored_numbers(name, contents, units)
     matrix = _mask_no_data(name, matrix, contents, layout)
     columns = arrangement.arrange_mask(layout.mask, tuple(matrix.shape), columns)
@@ -99,19 +112,19 @@ def read_table(
     if layout.tile is not None:
         matrix, image_numbers = cut_tiles(matrix, layout.tile, layout.stride)
         columns = {IMAGE: image_numbers, **columns}
-    stays = stays_on_disk(tuple(matrix.shape), matrix.dtype.itemsize, layout.in_memory)
-    if isinstance(matrix, LazySparseMatrix) and not stays:
+    on_disk = stays_on_disk(tuple(matrix.shape), matrix.dtype.itemsize, layout.in_memory)
+    if isinstance(matrix, LazySparseMatrix) and not on_disk:
         matrix = matrix[:]
     # columns that are no elements need not be excluded
     other_columns = {*columns, *contents.unread} if contents.is_table else set()
     exclude = [column for column in layout.exclude if str(column) not in other_columns]
-    matrix, features = select_columns(matrix, features, layout.columns, exclude, stays)
+    matrix, features = select_columns(matrix, features, layout.columns, exclude, on_disk)
 
     # 3. Convert the counts, or check them on disk.
     layout = replace(layout, series=series)
     counts: Tensor | DiskCounts
     try:
-        if stays:
+        if on_disk:
             units = Units(units.offset or 0, units.gain)
             counts = _open_on_disk(file, name, matrix, layout, units)
             observed = None
@@ -132,10 +145,10 @@ def read_table(
 
 
 def check_stored_numbers(name: str, contents: FileContents, units: Units) -> None:
-    """Refuse numbers that other programs multiply or shift, unless offset or gain say how.
+    """Refuse numbers with a scale factor or offset in the file, unless the user sets the units.
 
     Raises:
-        ValueError: names the factors.
+        ValueError: names the factor, which other programs apply when they read the numbers.
     """
     if name not in contents.units or units.offset is not None or units.gain != 1:
         return
@@ -166,7 +179,25 @@ def _mask_no_data(name: str, matrix: Any, contents: FileContents, layout: FileLa
 def load_counts(
     name: str, array: Any, arrays: Mapping[str, Any], layout: FileLayout, units: Units
 ) -> tuple[Tensor, Tensor | None, int]:
-    """Return counts, 0 where entries are missing; the observed entries; and the offset."""
+    """Convert an array of a file to counts.
+
+    Args:
+        name: of the array, for messages.
+        array: [N, ...], dense or sparse.
+        arrays: all arrays of the file, one of which may be the mask.
+        layout: with `mask` and `series`.
+        units: of the stored numbers; an offset of None is found here.
+
+    Returns:
+        Counts [N, *shape], 0 where entries are missing; bool [N, *shape] of the observed entries,
+        or None; and the offset.
+
+    Raises:
+        ValueError: values that are not counts in these units.
+
+    Warns:
+        Finding: samples without an observed entry.
+    """
     array, mask = mask_missing(array, layout.mask, arrays)
     values = to_counts(name, array, layout.series)
     observed = None if mask is None else torch.from_numpy(mask).view(values.shape)
@@ -242,5 +273,6 @@ def _to_counts(values: Any, observed: Tensor | None, offset: int, gain: int) -> 
     if is_wrong.any():
         value = int(values[is_wrong][0])
         message = f"{value} is not {offset} plus a multiple of {gain}"
-        raise ValueError(f"{message}: dataset.offset or dataset.gain is wrong")
+        advice = "set dataset.offset to the value of count 0, dataset.gain to that of one count"
+        raise ValueError(f"{message}: {advice}")
     return (difference // gain).astype(values.dtype)

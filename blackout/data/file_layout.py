@@ -47,7 +47,7 @@ class Units:
 
 
 class Arrangement:
-    """How the axes of an array become those of counts.
+    """Rearrangement of the axes of an array to those of counts, and of its mask.
 
     Args:
         layout: of the file, with `axes`, `series` and `tile`.
@@ -69,25 +69,30 @@ class Arrangement:
             self._axes = file_axes
 
     def arrange(self, matrix: Any) -> tuple[Any, bool | None]:
-        """Return an array in the order of counts, and whether three axes are a series.
+        """Return an array with the axes of counts, and whether three axes are a series.
 
         Raises:
             ValueError: axes that do not describe it, a single image that is not cut into tiles, or
                 `series` for another number of axes.
         """
         num_axes = len(matrix.shape)
-        message = "series is for three axes [N, C, L] or [N, H, W]"
-        ensure(self._series is None or num_axes == 3, f"{message}, not {list(matrix.shape)}")
+        message = "dataset.series is for three axes [N, C, L] or [N, H, W]"
+        advice = f"not {list(matrix.shape)}: leave it out"
+        ensure(self._series is None or num_axes == 3, f"{message}, {advice}")
         axes = self._axes
         if axes is None and self._tile is not None:  # images without names of axes
             axes = {2: "YX", 3: "NYX", 4: "NCYX", 5: "NCZYX"}.get(num_axes)
-            ensure(axes is not None, f"tile cuts images, not an array {list(matrix.shape)}")
+            shape = list(matrix.shape)
+            ensure(
+                axes is not None, f"dataset.tile cuts images, not an array {shape}: leave it out"
+            )
         if axes is None:
             return matrix, self._series
         arranged = arrange_axes(matrix, axes)
         is_image = "Y" in axes
         if self._tile is not None:
-            ensure(is_image, f"tile cuts images, and axes={axes} has no rows and columns")
+            message = f"dataset.tile cuts images, and axes={axes} has no rows and columns"
+            ensure(is_image, f"{message}: leave it out")
         elif is_image and "N" not in axes:
             raise ValueError(self._describe_image(axes, tuple(arranged.shape)))
         return arranged, "L" in axes
@@ -95,7 +100,7 @@ class Arrangement:
     def arrange_mask(
         self, mask: str | None, shape: tuple[int, ...], columns: dict[str, Array]
     ) -> dict[str, Array]:
-        """Return columns whose mask has its axes, and tiles, in the order of counts.
+        """Return the columns of a file, with the axes of the mask rearranged as those of counts.
 
         Raises:
             ValueError: tiles are cut, or the mask lies in another file, where its axes have no
@@ -105,9 +110,12 @@ class Arrangement:
             return columns
         is_changed = self._tile is not None or self._axes not in (None, "NYX", "NCYX", "NE", "NCL")
         message = f"mask={mask} must be in the same file as counts with axes or tiles"
-        ensure(mask in columns or not is_changed, message)
+        advice = "add it to the file as an array"
+        ensure(mask in columns or not is_changed, f"{message}: {advice}")
         if mask not in columns or self._tile is not None or np.shape(columns[mask]) != shape:
-            ensure(self._tile is None, "mask and tile cannot be combined; mask=finite can")
+            message = f"dataset.mask={mask} and dataset.tile cannot be combined"
+            advice = "store missing entries as NaN, and use dataset.mask=finite"
+            ensure(self._tile is None, f"{message}: {advice}")
             return columns
         arranged = arrange_axes(np.asarray(columns[mask]), str(self._axes))
         return {**columns, str(mask): arranged}

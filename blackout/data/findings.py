@@ -91,7 +91,7 @@ class Note(UserWarning):
 
 
 def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield what looks wrong in counts.
+    """Yield warnings about counts that look wrong, such as columns of sample numbers.
 
     Args:
         counts: whole numbers [N, *shape], on the CPU.

@@ -124,7 +124,7 @@ def load_images(
     return counts
 
 
-@component("dataset", ask="dataset=image_folder dataset.path=<folder>")
+@component("dataset", command_line="dataset=image_folder dataset.path=<folder>")
 def image_folder(  # noqa: PLR0913 - built from YAML
     path: StrPath,
     size: int = 32,

@@ -5,6 +5,7 @@ The libraries are recognised by what their objects offer, so that none of them i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,8 @@ def _read_table(data: Any, labels: Any) -> ArrayData:
         ValueError: a column of something else that is not the labels.
     """
     elements = []
-    ensure(len(set(data.columns)) == len(data.columns), "two columns have the same name")
+    repeated = [name for name, count in Counter(data.columns).items() if count > 1]
+    ensure(not repeated, f"two columns have the name {format_names(repeated[:1])}: rename one")
     for name in data.columns:
         values = np.asarray(data[name])
         is_label = isinstance(labels, str) and name == labels
@@ -148,7 +150,7 @@ def _read_table(data: Any, labels: Any) -> ArrayData:
         allowed = f"column {name!r} holds {values.dtype}: drop it, or give it as labels"
         ensure(values.dtype.kind in "iufbO", allowed)
         elements.append(name)
-    ensure(elements, "the table has no column of numbers")
+    ensure(elements, f"the table has no column of numbers, only {format_names(list(data.columns))}")
     counts = np.stack([np.asarray(data[name]) for name in elements], axis=1)
     if counts.dtype.kind == "O":
         counts = counts.astype(float)

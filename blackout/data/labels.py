@@ -59,7 +59,7 @@ def make_classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) 
     """
     is_binned = [_needs_bins(name, get_column(name, columns)) for name in names]
     message = f"bins={bins} is not used: no label is a total or a number with fractions"
-    ensure(bins == DEFAULT_BINS or any(is_binned), message)
+    ensure(bins == DEFAULT_BINS or any(is_binned), f"{message}; leave out dataset.bins")
     column_codes = []
     column_values = []
     for name in names:
@@ -99,7 +99,7 @@ def make_levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[
     values, codes = np.unique(column, return_inverse=True)
     if column.dtype.kind == "U":
         message = f"covariate {name!r} has {len(values)} words; at most {MAX_LEVELS} are allowed"
-        ensure(len(values) <= MAX_LEVELS, message)
+        ensure(len(values) <= MAX_LEVELS, f"{message}: merge rare ones, or use another column")
         return torch.from_numpy(codes), tuple(values.tolist())
     numbers = column.astype(float)
     if len(values) > MAX_LEVELS:
@@ -142,10 +142,11 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
     ensure(name in columns, f"there is no column {name!r}, found {column_names}")
     column = drop_unit_axes(np.asarray(columns[name]))
     num_samples = len(columns[TOTAL])
-    message = f"labels must be one per sample, [{num_samples}], not {list(column.shape)}"
-    ensure(column.shape == (num_samples,), message)
+    message = f"column {name!r} must have one value per sample, [{num_samples}]"
+    ensure(column.shape == (num_samples,), f"{message}, not {list(column.shape)}")
     is_supported = column.dtype.kind in "iufbU"
-    ensure(is_supported, f"column {name!r} must hold text or numbers, not {column.dtype}")
+    message = f"column {name!r} must hold text or numbers, not {column.dtype}"
+    ensure(is_supported, f"{message}: save it with .astype(str)")
     if column.dtype.kind == "U":
         is_missing = np.isin(column, sorted(MISSING_WORDS))
     else:
@@ -158,7 +159,7 @@ def get_column(name: str, columns: Mapping[str, Array]) -> Array:
 
 
 def drop_unit_axes(labels: Array) -> Array:
-    """Return labels [N, 1, ...], as of simulated showers, as [N]; other shapes as they are."""
+    """Return labels [N, 1, ...] as [N]; labels of other shapes as they are."""
     if labels.ndim > 1 and labels.size == len(labels):
         return labels.reshape(-1)
     return labels

@@ -52,8 +52,8 @@ def mask_missing(
     """
     if mask is None:
         return array, None
-    message = "a sparse matrix has no missing entries: what is not stored is 0"
-    ensure(not hasattr(array, "tocsr"), message)
+    message = "a sparse matrix has no missing entries, since what is not stored is 0"
+    ensure(not hasattr(array, "tocsr"), f"{message}: leave out dataset.mask")
     array = np.asarray(array)
     if mask != FINITE:
         observed = _read_mask(mask, arrays)
@@ -63,7 +63,7 @@ def mask_missing(
         observed = np.ones(array.shape, dtype=bool)
     if observed.shape != array.shape:
         shapes = f"{list(array.shape)}, not {list(observed.shape)}"
-        raise ValueError(f"the mask must be of the counts' shape {shapes}")
+        raise ValueError(f"dataset.mask={mask} must have the shape of the counts, {shapes}")
     return np.where(observed, array, 0), None if observed.all() else observed
 
 
@@ -73,11 +73,11 @@ def impute_missing(
     seed: int = 0,
     donors: Donors | None = None,
 ) -> Tensor:
-    """Replace missing entries by values of the same element in other samples, at random.
+    """Replace missing entries by values of the same element in other, randomly chosen samples.
 
-    This is a hot deck. It preserves means and variances of elements and weakens their correlations
-    where entries are missing. Imputed values serve moments only; training and likelihoods ignore
-    these entries.
+    This hot-deck imputation preserves means and variances of elements. It weakens their
+    correlations where entries are missing. Imputed values are used for moments of the data only;
+    training and likelihoods ignore these entries.
 
     Args:
         counts: [N, *shape].
@@ -114,7 +114,8 @@ def impute_missing(
     for element in torch.nonzero(~observed.all(0)).flatten().tolist():
         is_missing = ~observed[:, element]
         values = donor_counts[donor_observed[:, element], element]
-        ensure(len(values), f"element {element} is missing in every sample")
+        message = f"element {element} is missing in every sample"
+        ensure(len(values), f"{message}: leave it out, for vectors by dataset.exclude=[{element}]")
         choice = torch.randint(len(values), (int(is_missing.sum()),), generator=generator)
         imputed[is_missing, element] = values[choice]
     return imputed.view(counts.shape)
@@ -132,6 +133,6 @@ def _read_mask(mask: str, arrays: Mapping[str, Any]) -> Array:
         array = load_array(file)
     is_number = array.dtype.kind in "biuf"
     if not is_number or not bool((np.isfinite(array) & (array == np.floor(array))).all()):
-        allowed = "booleans or whole numbers, not 0 where an entry was observed"
-        raise ValueError(f"a mask must hold {allowed}, not {array.dtype}")
+        allowed = "booleans or whole numbers, True or not 0 where an entry was observed"
+        raise ValueError(f"dataset.mask={mask} must hold {allowed}, not {array.dtype}")
     return array.astype(bool)

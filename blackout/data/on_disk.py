@@ -29,7 +29,8 @@ from blackout.counts import count_dtype
 from blackout.data.formats import load_array
 from blackout.distributed import rank
 from blackout.errors import UserError, escaped
-from blackout.files import copy_privacy, remove_parts, replacing_folder, request_key, write_json
+from blackout.files import copy_privacy, remove_parts, replacing_folder, write_json
+from blackout.results_folders import request_key
 from blackout.safe_reading import available_memory, file_error, open_regular, read_mapping
 
 Array = npt.NDArray[Any]
@@ -52,7 +53,7 @@ def _read_into(descriptor: int, buffer: memoryview, position: int) -> int:
 
 
 def stays_on_disk(shape: tuple[int, ...], itemsize: int, in_memory: bool | None) -> bool:
-    """Return whether counts are read from disk: as the user says, else where they are large."""
+    """Return whether counts stay on disk: as `in_memory` says, or if None, when they are large."""
     if in_memory is not None:
         return not in_memory
     max_bytes = min(MAX_MEMORY_BYTES, available_memory() * MEMORY_FRACTION)
@@ -184,7 +185,7 @@ class DiskCounts:
         return self._max_count
 
     def take(self, rows: Tensor) -> DiskCounts:
-        """Return rows, int64 [n], which stay on disk as well."""
+        """Select rows, int64 [n], without reading them: they stay on disk."""
         return self._replace(row_numbers=self.row_numbers[rows], totals=self.totals[rows])
 
     def merge(self, other: DiskCounts, rows: Tensor, other_rows: Tensor) -> DiskCounts:
@@ -266,7 +267,7 @@ class DiskCounts:
 
 
 def scan_rows(stored: FileArray, shape: tuple[int, ...], blocks: Blocks) -> DiskCounts:
-    """Check rows that lie one after the other in a file, and return them.
+    """Check counts that are stored contiguously in a file, and return them as `DiskCounts`.
 
     Args:
         stored: all rows, [N, ...].

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blackout.data.count_data import CountData
 from blackout.data.formats import COUNTS, load_array, read_file
+from blackout.data.formats.contents import quote_names
 from blackout.data.formats.reader import READERS
 from blackout.data.images import read_image_folder
 from blackout.errors import UserError, refuse
@@ -44,36 +45,53 @@ def read_samples(path: Path, data: CountData) -> Tensor:
     if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
         counts = counts.permute(0, 3, 1, 2).contiguous()  # channels last
     if tuple(counts.shape[1:]) != data.shape:
-        shapes = f"samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}"
-        raise UserError(f"{path}: {shapes}")
+        message = f"samples must have the shape {list(data.shape)} of the data"
+        raise UserError(f"{path}: {message}, not {list(counts.shape[1:])}")
 
     # 2. Convert the units of the data's file.
     if (data.offset, data.gain) != (0, 1):
         values = counts.long() - data.offset
         if bool((values % data.gain != 0).any()):
             units = f"{data.offset} plus multiples of {data.gain}"
-            raise UserError(f"{path}: samples must be {units}, as the data are")
+            advice = "save them in the units of the data's file"
+            raise UserError(f"{path}: samples must be {units}, as the data are: {advice}")
         counts = values // data.gain
 
     # 3. Check the range.
     low = int(counts.min())
     high = int(counts.max())
     if low < 0 or high > data.max_count:
-        allowed = f"{data.name} has 0..{data.max_count}"
+        allowed = f"{data.name} has 0..{data.max_count}: clip them"
         raise UserError(f"{path}: counts {low}..{high} are out of range; {allowed}")
     return counts
 
 
-def read_labels(path: Path) -> dict[str, Tensor]:
-    """Return `classes`, int64 [n], where an .npz has the classes of its samples."""
+def read_labels(path: Path, num_samples: int) -> dict[str, Tensor]:
+    """Read the classes of samples from an .npz file, if it has them.
+
+    Args:
+        path: of the samples.
+        num_samples: n, their number.
+
+    Returns:
+        `classes`, int64 [n]; empty for files without classes.
+
+    Raises:
+        UserError: the classes are not whole numbers of at least 0, one per sample.
+    """
     if path.suffix != ".npz" or not path.is_file():
         return {}
     with reading(path, "not a readable .npz file of samples"):
         with np.load(path, allow_pickle=False) as archive:
             if "classes" not in archive.files:
                 return {}
-            classes = np.asarray(archive["classes"]).astype(np.int64)
-    return {"classes": torch.from_numpy(classes)}
+            classes = np.asarray(archive["classes"])
+    is_valid = classes.dtype.kind in "iu" and classes.shape == (num_samples,)
+    actual = f"{classes.dtype} {list(classes.shape)}"
+    message = f"{path}: classes must be {num_samples} whole numbers, one per sample, not {actual}"
+    refuse(not is_valid, message)
+    refuse(classes.min() < 0, f"{path}: classes must be at least 0, not {classes.min()}")
+    return {"classes": torch.from_numpy(classes.astype(np.int64))}
 
 
 def _read_array(path: Path, features: Sequence[str]) -> Tensor:
@@ -82,10 +100,12 @@ def _read_array(path: Path, features: Sequence[str]) -> Tensor:
         array = _read_table(path, features)
     else:
         array = load_array(path, "samples")
-    allowed = "samples must be integer counts, for images uint8"
-    refuse(array.dtype.kind not in "iu", f"{path} holds {array.dtype}; {allowed}")
+    advice = "round and save them as integers, for images uint8"
+    message = f"samples must be integer counts, not {array.dtype}"
+    refuse(array.dtype.kind not in "iu", f"{path}: {message}: {advice}")
     is_batch = array.ndim >= 2 and len(array) >= 1
-    refuse(not is_batch, f"{path} has shape {array.shape}; samples must be [n, ...]")
+    message = f"samples must have the shape [n, ...], n at least 1, not {list(array.shape)}"
+    refuse(not is_batch, f"{path}: {message}")
     if array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(array))
@@ -101,19 +121,22 @@ def _read_table(path: Path, features: Sequence[str]) -> npt.NDArray[Any]:
     if contents.is_table:
         names = list(features or contents.arrays)
         missing = [name for name in names if name not in contents.arrays]
-        refuse(bool(missing), f"{path} has no column {missing[:1]}, which the data have")
+        message = f"column {quote_names(missing[:1])} of the data is missing: add it"
+        refuse(bool(missing), f"{path}: {message}")
         array = np.stack([contents.arrays[name] for name in names], 1)
     else:
         counts = contents.arrays.get(COUNTS)
-        refuse(counts is None, f"{path} has no counts")
+        actual = quote_names(contents.arrays)
+        refuse(counts is None, f"{path}: an array named 'counts' is needed, found {actual}")
         check_size(path, 8 * math.prod(counts.shape))  # type: ignore[union-attr]
         is_sparse = hasattr(counts, "toarray")
         array = np.asarray(counts.toarray() if is_sparse else counts)  # type: ignore[union-attr]
-        known = list(contents.features)
-        if features and known and known != list(features):
-            missing = [name for name in features if name not in known]
-            refuse(bool(missing), f"{path} has no element {missing[:1]}, which the data have")
-            array = array[:, [known.index(name) for name in features]]
+        file_features = list(contents.features)
+        if features and file_features and file_features != list(features):
+            missing = [name for name in features if name not in file_features]
+            message = f"element {quote_names(missing[:1])} of the data is missing: add it"
+            refuse(bool(missing), f"{path}: {message}")
+            array = array[:, [file_features.index(name) for name in features]]
     if array.dtype.kind == "f" and bool((array == np.round(array)).all()):
         return array.astype(np.int64)  # AnnData often keeps counts as float32
     return array

@@ -98,7 +98,8 @@ def take_validation(
         return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     counts = f"{num_validation:,} of {count:,} training samples"
     is_possible = 1 <= num_validation < count
-    ensure(is_possible, f"validation must leave at least one sample to train on, not take {counts}")
+    message = "validation must leave at least one sample to train on"
+    ensure(is_possible, f"{message}, not take {counts}: use a smaller dataset.validation")
     return held_out_split(count, num_validation / count, seed, labels)
 
 
@@ -192,7 +193,8 @@ def split_groups(
     _check_holdout(holdout)
     num_validation = validation_size(validation, len(groups))
     names, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    ensure(len(names) >= 2, "one group cannot be divided: at least 2 are needed to hold one out")
+    message = "one group cannot be divided: at least 2 are needed to hold one out"
+    ensure(len(names) >= 2, f"{message}; leave out dataset.group, or choose another column")
     order = np.random.default_rng(seed).permutation(len(names))
 
     # 1. Test data: the first groups of the order.
@@ -215,14 +217,14 @@ def split_groups(
 
 
 def _check_holdout(holdout: float) -> None:
-    allowed = "a fraction between 0 and 1 (both excluded)"
+    allowed = "a fraction between 0 and 1 (both excluded), such as 0.1"
     ensure(0 < holdout < 1, f"holdout must be {allowed}, not {holdout}")
 
 
 def _num_leading_groups(sizes: npt.NDArray[Any], target: float) -> int:
-    """Return how many of the first groups together come nearest to a number of samples.
+    """Return for how many leading groups the number of samples is closest to a target.
 
-    At least one group, and not all.
+    It is at least one group, and not all.
     """
     totals = np.cumsum(sizes)
     return int(np.abs(totals[:-1] - target).argmin()) + 1

@@ -19,7 +19,7 @@ IMAGE = "image"  # name of the column with the number of the image that a tile c
 
 
 def propose_tile(height: int, width: int) -> int:
-    """Return a power of two that cuts at least 16 tiles from an image, at most 64."""
+    """Return the largest tile side, a power of two up to 64, of which an image has 16 tiles."""
     tile = MAX_PROPOSED_TILE
     while tile > 1 and (height // tile) * (width // tile) < MIN_PROPOSED_TILES:
         tile //= 2
@@ -58,7 +58,8 @@ def cut_tiles(images: Any, tile: int, stride: int | None = None) -> tuple[Array,
     images = np.asarray(images)
     height, width = images.shape[-2:]
     fits = tile <= min(height, width)
-    ensure(fits, f"tile={tile} is larger than the images of {height} x {width} pixels")
+    message = f"tile={tile} is larger than the images of {height} x {width} pixels"
+    ensure(fits, f"{message}: use dataset.tile={propose_tile(height, width)}")
 
     # 1. Tiles of all images: [N, rows, columns, ..., tile, tile].
     windows = np.lib.stride_tricks.sliding_window_view(images, (tile, tile), axis=(-2, -1))

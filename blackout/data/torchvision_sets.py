@@ -38,7 +38,7 @@ NUM_VALIDATION = 5000  # images of an official training split, as is usual for C
 BINARY_THRESHOLD = 127.5  # pixels above are 1 (Santos et al. 2023, appendix H)
 
 
-@component("dataset", passed=("source",))
+@component("dataset", partial_for=("source",))
 def mnist(
     data_dir: StrPath = "data",
     size: int = 28,
@@ -69,7 +69,7 @@ def mnist(
     return _read_mnist("mnist", MNIST, MNIST_MD5, data_dir, size, download, validation)
 
 
-@component("dataset", passed=("source",))
+@component("dataset", partial_for=("source",))
 def fashion_mnist(
     data_dir: StrPath = "data",
     size: int = 28,

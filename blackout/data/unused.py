@@ -1,4 +1,4 @@
-"""What a file holds, and what a user sets, that is not used: named, or refused."""
+"""Warnings about contents of a file that are not used, and errors for settings that are not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refuse_unused(settings: Mapping[str, tuple[Any, Any]], reason: str) -> None:
 
 
 def warn_about_reading(contents: FileContents) -> None:
-    """Warn how a file was read, where that is not plain.
+    """Pass on the reader's notes and warnings about a file.
 
     Warns:
         Note: how it was read.
@@ -45,14 +45,14 @@ def warn_about_reading(contents: FileContents) -> None:
 
 
 def warn_about_unused(
-    contents: FileContents, used: Collection[str], dropped: Collection[str]
+    contents: FileContents, used_names: Collection[str], excluded_names: Collection[str]
 ) -> None:
-    """Warn about what a file holds besides the counts and what is used with them.
+    """Warn about arrays of a file that are neither counts, labels, covariates nor a mask.
 
     Args:
         contents: of the file.
-        used: names of arrays that are used.
-        dropped: names that the user leaves out.
+        used_names: names of arrays that are used.
+        excluded_names: names that the user leaves out, about which nothing is said.
 
     Warns:
         Note: names of other arrays.
@@ -61,7 +61,7 @@ def warn_about_unused(
     # 1. What no setting can use.
     unused = []
     for name, kind in contents.unread.items():
-        if name in dropped:
+        if name in excluded_names:
             continue
         if contents.is_table and name:
             message = f"column {name!r} is left out, as it is {kind}"
@@ -71,7 +71,7 @@ def warn_about_unused(
     if contents.is_table:  # columns that are no elements are named where these are found
         names = []
     else:
-        names = sorted(contents.arrays.keys() - {*used, *contents.index, *dropped})
+        names = sorted(contents.arrays.keys() - {*used_names, *contents.index, *excluded_names})
 
     # 2. Other arrays.
     counts = contents.arrays.get(COUNTS)

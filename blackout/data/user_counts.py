@@ -17,11 +17,12 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import MAX_LABEL_COUNTS, CountData
 from blackout.data.count_statistics import load_samples
-from blackout.data.file_columns import encode_sequences, format_array_names, select_columns
+from blackout.data.file_columns import encode_sequences, select_columns
 from blackout.data.file_counts import CountTable, check_stored_numbers, load_counts, read_table
 from blackout.data.file_layout import Arrangement, FileLayout, Units
 from blackout.data.findings import findings
 from blackout.data.formats import FileContents, read_file
+from blackout.data.formats.contents import quote_names
 from blackout.data.labels import (
     DEFAULT_BINS,
     Classes,
@@ -62,7 +63,7 @@ class Holdout:
     group: str | None
 
 
-@component("dataset", ask="dataset=counts dataset.path=<file>")
+@component("dataset", command_line="dataset=counts dataset.path=<file>")
 def counts(  # noqa: PLR0913 - built from YAML
     path: str | os.PathLike[str],
     max_count: int | None = None,
@@ -196,7 +197,7 @@ def counts(  # noqa: PLR0913 - built from YAML
             _refuse_split_settings(contents, split_plan, layout)
             parts |= _read_own_splits(contents, layout, units)
             used = {f"{split}{suffix}" for split in SPLITS for suffix in ("", "_labels")}
-            warn_about_unused(contents, used, ())
+            warn_about_unused(contents, used, excluded_names=())
             if "val" not in contents.arrays:
                 parts |= _take_validation_parts(parts, validation, seed)
             inspected = parts.pop("inspected")
@@ -224,7 +225,8 @@ def counts(  # noqa: PLR0913 - built from YAML
 
 
 _OWN_SPLITS_MESSAGE = (
-    "'train' and 'test' are given: labels, covariates, group and mask are for one array to be split"
+    "the file has 'train' and 'test'; labels, covariates, group and mask are for one array to be "
+    "split: leave them out, or join the arrays as 'counts'"
 )
 
 
@@ -254,9 +256,8 @@ def _has_own_splits(contents: FileContents) -> bool:
 def _read_own_splits(contents: FileContents, layout: FileLayout, units: Units) -> dict[str, Any]:
     """Read the splits of a file: parts of `CountData`, and `inspected`, the training counts."""
     arrays = contents.arrays
-    array_names = format_array_names(arrays)
     is_complete = {"train", "test"} <= arrays.keys()
-    ensure(is_complete, f"'train' and 'test' must come together, found {array_names}")
+    ensure(is_complete, f"'train' and 'test' must come together, found {quote_names(arrays)}")
     units = Units(units.offset or 0, units.gain)
     parts: dict[str, Any] = {"offset": units.offset}
     for split in SPLITS:
@@ -342,7 +343,8 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
     array = drop_unit_axes(np.asarray(array))
-    ensure(array.dtype.kind in "iu", f"{name} must hold whole numbers, not {array.dtype}")
+    advice = "save them as integers 0, 1, 2, ..."
+    ensure(array.dtype.kind in "iu", f"{name} must be whole numbers, not {array.dtype}: {advice}")
     largest = int(array.max(initial=0))
     max_classes = max(MAX_LABEL_COUNTS, len(array))
     ensure(
@@ -419,5 +421,6 @@ def _make_dataset(parts: dict[str, Any], max_count: int | None) -> CountData:
         parts[split] = impute_missing(parts[split], observed, donors=donors)
     if max_count is None:
         max_count = max((int(parts[split].max()) for split in splits), default=1)
-        ensure(max_count != 0, "all counts are zero: there is nothing to learn")
+        message = "all counts are zero: choose others by dataset.layer or dataset.columns"
+        ensure(max_count != 0, message)
     return CountData(**parts, max_count=max_count)

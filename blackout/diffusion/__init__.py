@@ -5,7 +5,7 @@ Where the ideas of Santos et al. 2023 are:
     section 2.5, eqs. 7 and 8      X_t | X_0 ~ Binomial(X_0, e^-t)        processes/pure_death.py
     section 2.5, eq. 9             reverse birth rate                     processes/pure_death.py
     section 2.5, eqs. 12 and 13    binomial bridge X_s | X_0, X_t         processes/pure_death.py
-    appendix E, eqs. 56 to 60      observation times                      schedules.py
+    appendix E, eqs. 56 to 60      observation times                      time_grids.py
     section 2.6, eqs. 14 and 15    losses                                 losses.py
     section 2.6, Algorithm 1       a training step                        model.py
     section 2.7, Algorithm 2       the sampling loop                      sampling.py
@@ -106,13 +106,8 @@ from blackout.diffusion.processes import (
 )
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import (
-    Schedule,
-    fisher_times,
-    logistic_times,
-    logit_times,
-    step_times,
-)
+from blackout.diffusion.schedule import Schedule
+from blackout.diffusion.time_grids import fisher_times, logistic_times, logit_times, step_times
 from blackout.diffusion.totals import TotalDenoiser
 
 __all__ = [

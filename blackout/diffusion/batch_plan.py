@@ -13,7 +13,7 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.diffusion.totals import TotalDenoiser
 
 
@@ -36,7 +36,7 @@ class SampledModel(Protocol):
 def plan_batch(
     model: SampledModel, sampler: Sampler, conditions: Conditions, num_particles: int = 1
 ) -> SamplingPlan:
-    """Compose the denoiser, and choose the grid and the mean of the start.
+    """Return the `SamplingPlan` of a batch: its denoiser, grid, kernel and start.
 
     Args:
         model: predicts, and knows the means of its data.
@@ -71,6 +71,6 @@ def plan_batch(
         kernel=sampler.kernel,
         correction=sampler.correction,
         data_mean=data_mean,
-        known=conditions.known,
+        known_elements=conditions.known_elements,
         device=model.device,
     )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -17,7 +18,7 @@ from blackout.diffusion.predictions import Prediction, mismatch_error
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import DataEnds, Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.errors import error_context, refuse
 
 NUM_TRIAL_TIMES = 9  # points of a grid in a trial run
@@ -48,7 +49,7 @@ class CheckedModel(Protocol):
 
 
 def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
-    """Check a sampler's grid, and take a few of its steps on an empty sample, without a network.
+    """Check that a sampler fits a model, by its grid and a short run with a network of zeros.
 
     Raises:
         UserError: kernel or correctors need what the head does not predict, or belong to another
@@ -77,8 +78,8 @@ def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
 
     def check_shape(k: int, xt: Tensor, prediction: Prediction | None) -> None:
         if xt.shape != shape:  # stop here: a kernel that broadcasts enlarges it with every step
-            needed = f"states of {list(shape)}, and made {list(xt.shape)}"
-            raise mismatch_error(sampler.kernel, model.process, needed)
+            requirement = f"states of {list(shape)}, and made {list(xt.shape)}"
+            raise mismatch_error(sampler.kernel, model.process, requirement)
 
     scale = 1.0 if model.num_classes is None else sampler.guidance.scale
     denoiser = GuidedDenoiser(
@@ -92,10 +93,10 @@ def try_sampler(model: CheckedModel, sampler: Sampler) -> None:
         if (sampler.inpainting_particles or 1) == 1:
             run_sampler(plan, shape, generator, callback=check_shape)
             return
-        nothing_known = KnownElements(
+        no_known_elements = KnownElements(
             torch.zeros(shape, dtype=torch.uint8), torch.zeros(shape, dtype=torch.bool)
         )
-        plan = replace(plan, kernel=sampler.memoryless.kernel, known=nothing_known)
+        plan = replace(plan, kernel=sampler.memoryless.kernel, known_elements=no_known_elements)
         run_particles(plan, shape, generator, Particles(2), callback=check_shape)
 
 
@@ -110,9 +111,9 @@ def check_final_time(model: CheckedModel, t: Tensor, sampler: Sampler | None = N
         sampler: starts there; None for any sampler.
 
     Raises:
-        ValueError: see `DataEnds.check`.
+        ValueError: see `GridEnds.check`.
     """
-    ends = DataEnds.from_facts(model.config.get("data", {}))
+    ends = GridEnds.from_facts(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
         ends.check(t, None if sampler is None else sampler.earliest_time(ends))
 
@@ -138,5 +139,5 @@ def check_guidance(sampler: Sampler, *, with_classes: bool) -> None:
     """
     refuse(
         sampler.guidance.scale != 1 and not with_classes,
-        "sampler.guidance.scale: guidance needs classes to guide towards",
+        "sampler.guidance.scale: guidance needs classes to guide towards, such as classes=[0]",
     )

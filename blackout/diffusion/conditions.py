@@ -34,12 +34,12 @@ class Conditions:
 
     Args:
         labels: class of each sample, int64 [N]; None for all classes.
-        known: observed elements, for inpainting.
+        known_elements: observed elements, for inpainting.
         total: total count of every sample, of a model with totals as a covariate.
     """
 
     labels: Tensor | None = None
-    known: KnownElements | None = None
+    known_elements: KnownElements | None = None
     total: float | None = None
 
     __repr__ = format_fields
@@ -47,8 +47,10 @@ class Conditions:
     def select(self, rows: Tensor, device: torch.device) -> Conditions:
         """Return the conditions of samples `rows`, int64 [B], with labels on `device`."""
         labels = None if self.labels is None else self.labels[rows].to(device)
-        known = None if self.known is None else self.known.select(rows)
-        return Conditions(labels, known, self.total)
+        known_elements = self.known_elements
+        if known_elements is not None:
+            known_elements = known_elements.select(rows)
+        return Conditions(labels, known_elements, self.total)
 
 
 NO_CONDITIONS = Conditions()
@@ -90,7 +92,7 @@ def parse_conditions(
     num_samples: int,
     classes: Tensor | Sequence[int | str] | None,
     values: Mapping[str, Any] | None,
-    known: KnownElements | None,
+    known_elements: KnownElements | None,
 ) -> Conditions:
     """Return the conditions of samples 0..num_samples - 1, which take the labels in turn.
 
@@ -99,7 +101,7 @@ def parse_conditions(
         num_samples: N.
         classes: names or numbers; None for all.
         values: of classes and covariates by column, see `parse_labels`.
-        known: observed elements.
+        known_elements: observed elements.
 
     Raises:
         UserError: see `parse_labels`.
@@ -108,7 +110,7 @@ def parse_conditions(
     labels = parse_labels(model, plain_classes, values)
     if labels is not None:
         labels = labels[torch.arange(num_samples) % len(labels)]
-    return Conditions(labels, known, requested_total(model, values))
+    return Conditions(labels, known_elements, requested_total(model, values))
 
 
 def requested_total(model: ConditionalModel, values: Any) -> float | None:
@@ -167,7 +169,7 @@ def parse_labels(model: ConditionalModel, classes: Any, values: Any) -> Tensor |
     if not isinstance(requests, Mapping) or requests.keys() - covariates.keys() - columns.keys():
         names = ", ".join(map(repr, [*columns, *covariates])) or "none"
         raise UserError(
-            f"given must be values by name, such as {{total: 1000}}; this model's are {names}"
+            f"condition must be values by name, such as {{total: 1000}}; this model's are {names}"
         )
 
     # 2. Classes, by name, number or the values of their columns.
@@ -175,7 +177,7 @@ def parse_labels(model: ConditionalModel, classes: Any, values: Any) -> Tensor |
     if class_requests:
         refuse(
             classes is not None,
-            f"classes and given.{next(iter(class_requests))} choose the same: leave out one",
+            f"classes and condition.{next(iter(class_requests))} choose the same: leave out one",
         )
         classes = _find_classes(class_requests, columns)
     labels = _class_numbers(classes, num_plain, data.get("class_names") or ())
@@ -208,7 +210,7 @@ def _covariates(model: ConditionalModel) -> tuple[int, Mapping[str, Sequence[Any
     covariates: Mapping[str, Sequence[Any]] = model.config.get("data", {}).get("covariates") or {}
     if model.num_classes is None:
         raise UserError(
-            "classes, given: this model was trained without classes and covariates, "
+            "classes, condition: this model was trained without classes and covariates, "
             "with conditional=false: leave them out"
         )
     num_combinations = math.prod(map(len, covariates.values()))
@@ -231,7 +233,7 @@ def _find_classes(requests: Mapping[str, Any], columns: Mapping[str, Sequence[st
         description = ", ".join(f"{name} {word}" for name, word in pairs)
         refuse(
             not matches,
-            f"given: no sample of training is {description}; "
+            f"condition: no sample of training is {description}; "
             "columns of dataset.covariates go together freely",
         )
         classes += matches
@@ -275,7 +277,7 @@ def _level_numbers(name: str, value: Any, levels: Sequence[Any]) -> Tensor:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not levels[0] <= value <= levels[-1]:
         raise UserError(
-            f"given.{name} must be a number in {levels[0]:g}..{levels[-1]:g}, "
+            f"condition.{name} must be a number in {levels[0]:g}..{levels[-1]:g}, "
             f"as in training: {value!r}"
         )
     upper = max(1, sum(level < value for level in levels)) if len(levels) > 1 else 0
@@ -292,7 +294,9 @@ def _words(name: str, value: Any, choices: Sequence[str]) -> list[str]:
     words = [str(word) for word in (value if isinstance(value, list) else [value])]
     unknown = [word for word in words if word not in choices]
     if unknown:
-        raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {format_names(choices)}")
+        raise UserError(
+            f"condition.{name}: there is no {unknown[0]!r}, only {format_names(choices)}"
+        )
     return words
 
 
@@ -343,20 +347,22 @@ def _warn_of_extrapolation(
         counts = label_counts.movedim(axis, 1)
         counts = counts.flatten(2).sum(2) if counts.ndim > 2 else counts
         for number in classes.unique().tolist():
-            trained = torch.nonzero(counts[number]).flatten()
+            training_levels = torch.nonzero(counts[number]).flatten()
             requested = levels[axis - 1][classes == number]
-            trained_values = [values[k] for k in trained.tolist()]
-            if not trained_values:
+            training_values = [values[k] for k in training_levels.tolist()]
+            if not training_values:
                 continue
-            if isinstance(trained_values[0], str):
-                beyond = ~torch.isin(requested, trained)
-                description = ", ".join(trained_values)
+            if isinstance(training_values[0], str):
+                is_beyond = ~torch.isin(requested, training_levels)
+                description = ", ".join(training_values)
             else:
-                beyond = (requested < trained.min()) | (requested > trained.max())
-                description = f"{trained_values[0]:g} to {trained_values[-1]:g}"
-            if beyond.any():
+                is_beyond = (requested < training_levels.min()) | (
+                    requested > training_levels.max()
+                )
+                description = f"{training_values[0]:g} to {training_values[-1]:g}"
+            if is_beyond.any():
                 warnings.warn(
-                    f"given.{name}: class {class_names[number]} had {name} {description} in "
+                    f"condition.{name}: class {class_names[number]} had {name} {description} in "
                     "training: these samples are an extrapolation",
                     stacklevel=4,
                 )

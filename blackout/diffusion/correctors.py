@@ -1,4 +1,4 @@
-"""Correctors: steps that stay at one time and move a sample towards the model's distribution there.
+"""Correctors: steps at a fixed time that move a sample towards the model's distribution there.
 
 They reduce the errors that an imperfect network made in earlier steps; with a perfect one the same
 evaluations are better spent on more steps. With guided rates they leave p_t(x) p_t(c | x)^g as it
@@ -22,7 +22,12 @@ from blackout.diffusion.kernels.base import Kernel, ReverseStep, require_predict
 from blackout.diffusion.kernels.tau_leap import NEEDED_FOR_RATES, leap, reverse_rates
 from blackout.diffusion.predictions import require
 from blackout.diffusion.processes import JumpProcess
-from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
+from blackout.diffusion.survival import (
+    check_logit_range,
+    in_logit_range,
+    logit_survival,
+    time_of_logit,
+)
 from blackout.errors import ensure
 
 MAX_STEPS = 1_000_000  # of a sampler or a corrector; a grid of times must fit in memory
@@ -30,10 +35,10 @@ NEEDED_PROCESS = "a process in continuous time: a chain of steps has no rates"  
 
 
 class Corrector(Protocol):
-    """One step at time s, after the kernel came there from t."""
+    """Protocol of a corrector step at time s, taken after the kernel's step from t to s."""
 
     def __call__(self, kernel: Kernel, step: ReverseStep, /) -> Tensor:
-        """Return another X_s: states of the shape [B, ...] and dtype of `step.x`.
+        """Return a corrected X_s: states of the shape [B, ...] and dtype of `step.x`.
 
         Args:
             kernel: which made the step from t to s.
@@ -47,7 +52,7 @@ class Corrector(Protocol):
 @component("corrector")
 @dataclass(frozen=True)
 class ThinAndBridge:
-    """Let X_s decay back towards t, then take the kernel's step from there to s.
+    """Corrector that lets X_s decay towards time t, then repeats the kernel's step to s.
 
     With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of
     the step back.
@@ -67,7 +72,7 @@ class ThinAndBridge:
         ensure(0 < self.back <= 1, f"back must be in (0, 1], not {self.back}")
 
     def __call__(self, kernel: Kernel, step: ReverseStep) -> Tensor:
-        """Return another X_s, of the shape [B, ...] and dtype of `step.x`."""
+        """Return a corrected X_s, of the shape [B, ...] and dtype of `step.x`."""
         u_s = logit_survival(step.s)
         u_t = logit_survival(step.t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
@@ -80,7 +85,7 @@ class ThinAndBridge:
 @component("corrector")
 @dataclass(frozen=True)
 class LevelCorrector:
-    """Stay at time s: forward and reverse jumps together leave the distribution p_s as it is.
+    """Corrector that makes forward and reverse jumps at time s, which together leave p_s invariant.
 
     The rates are those of both generators at s, held constant for `fraction` (t - s). A perfect
     network gains nothing by it; samples of an imperfect one approach its own distribution at s.
@@ -103,7 +108,7 @@ class LevelCorrector:
         )
 
     def __call__(self, kernel: Kernel, step: ReverseStep) -> Tensor:
-        """Return another X_s, of the shape [B, ...] and dtype of `step.x`."""
+        """Return a corrected X_s, of the shape [B, ...] and dtype of `step.x`."""
         process = require(step.process, JumpProcess, self, step.process, NEEDED_PROCESS)
         prediction = require_prediction(
             step.denoiser(step.x, step.s), process.prediction, self, process, NEEDED_FOR_RATES
@@ -122,12 +127,12 @@ THIN_AND_BRIDGE = ThinAndBridge()
 @component("correction")
 @dataclass(frozen=True)
 class Correction:
-    """How often, how and where to correct.
+    """Settings of corrector steps: how many, of which kind, and at which times.
 
     Args:
         steps: corrector steps after every step of the kernel; 0 for none.
         corrector: one such step.
-        between: (lowest, highest) logit of survival of the times to correct at; None for all.
+        logit_range: (lowest, highest) logit of survival of the times to correct at; None for all.
 
     Raises:
         ValueError: a negative number of steps, or an empty range.
@@ -135,18 +140,18 @@ class Correction:
 
     steps: int = 0
     corrector: Corrector = THIN_AND_BRIDGE
-    between: Sequence[float] | None = None
+    logit_range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         ensure(
             0 <= self.steps <= MAX_STEPS,
             f"steps must be in 0..{MAX_STEPS:,}, not {self.steps}",
         )
-        check_range(self.between, "between")
+        check_logit_range(self.logit_range, "logit_range")
 
     def steps_at(self, s: float) -> int:
-        """Return the number of corrector steps at time s: none at s = 0, the data."""
-        return self.steps if self.steps and s > 0 and in_range(self.between, s) else 0
+        """Return the number of corrector steps at time s; 0 at s = 0, the data."""
+        return self.steps if self.steps and s > 0 and in_logit_range(self.logit_range, s) else 0
 
 
 NO_CORRECTION = Correction()  # the default of samplers and plans

@@ -132,7 +132,7 @@ FACT_CHECKS: dict[str, FactCheck] = {
 
 
 def check_facts(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that components of a model may ask for by name.
+    """Check the facts of a model's description, and return those that components may use.
 
     Args:
         description: of a model, perhaps from a damaged file.
@@ -145,7 +145,10 @@ def check_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("shape", "max_count", *facts):
         check = FACT_CHECKS.get(name)
         if check is None:
-            raise UserError(f"{name} is not a fact of the data: leave it out")
+            allowed = ", ".join(FACT_CHECKS)
+            raise UserError(
+                f"data.{name} is not a fact of the data: remove it; facts are {allowed}"
+            )
         value = facts.get(name)
         if not check.accepts(value):
             raise UserError(
@@ -155,7 +158,7 @@ def check_facts(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mean_image(counts: Tensor | DiskCounts, sums: Sums | None = None) -> Tensor:
-    """Return E[X_0] of every element, float32 [*shape], without a float copy of the data.
+    """Return the smoothed mean E[X_0] of every element, float32 [*shape].
 
     One count is added to the total of every element, and one sample to their number. Counts that
     never occurred in training are then not impossible.
@@ -177,7 +180,7 @@ def class_means(
     mean: Tensor,
     covariates: Sequence[Sequence[Level]] = (),
 ) -> Tensor:
-    """Return E[X_0 | class] of every element, float32 [num_classes, *shape].
+    """Return the smoothed means E[X_0 | class] of every element, float32 [num_classes, *shape].
 
     The average sample is added to every class once.
 

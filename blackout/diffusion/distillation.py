@@ -62,7 +62,9 @@ def append_noise(xt: Tensor, planes: int, generator: RandomSource = None) -> Ten
 
 
 def energy_score(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Compute d(Y, N) - d(Y, Y') / 2 of two draws Y and Y' and the observation N.
+    """Compute the energy score of two draws Y and Y' and the observation N.
+
+    It is the mean of d(Y, N) and d(Y', N), minus d(Y, Y') / 2.
 
     The distance d is the Euclidean distance of whole images plus the mean distance of their
     patches. The expected score is smallest if the draws have the joint distribution of N.
@@ -94,7 +96,7 @@ def _image_distance(a: Tensor, b: Tensor) -> Tensor:
 @component("kernel")
 @dataclass(frozen=True)
 class JointBridge:
-    """Kernel that draws X_0 jointly with a student, then X_s from the exact bridge.
+    """Kernel that draws X_0 from a student, all elements jointly, then X_s from the exact bridge.
 
     A step of any length is exact if the student is.
 
@@ -247,7 +249,7 @@ class Student(BlackoutDiffusion):
 @component("family")
 @dataclass(frozen=True)
 class Distillation(CountDiffusion):
-    """Family of students.
+    """Model family of students: few-step samplers, distilled from a trained teacher model.
 
     Network, head, process and loss are those of the `teacher`, a model that the settings name. The
     sampler and the schedule are the student's.
@@ -261,7 +263,7 @@ class Distillation(CountDiffusion):
     model_class: ClassVar[type[BlackoutDiffusion]] = Student
 
     def describe_parts(self, settings: Plain, source: CountData) -> dict[str, Any]:
-        """Return the description of every component: the teacher's, with noise for the network.
+        """Return the descriptions of all components: the teacher's, with noise as network input.
 
         Raises:
             UserError: the teacher cannot be read, or cannot have a student on these data.
@@ -313,13 +315,13 @@ class Distillation(CountDiffusion):
             model.network(*model.example())
 
     def report(self, model: Any, source: CountData, settings: Plain) -> dict[str, Any]:
-        """Return no values: predictions are draws, not means, and have no bits per dimension."""
+        """Return an empty report: students predict draws, which have no bits per dimension."""
         return {"values": {}}
 
     def baselines(
         self, source: CountData, size: int, settings: Plain
     ) -> dict[str, dict[str, Baseline]]:
-        """Return no baselines, since there are no bits per dimension."""
+        """Return no baselines: students have no bits per dimension to compare with."""
         return {}
 
 

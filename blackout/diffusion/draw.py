@@ -20,13 +20,13 @@ from blackout.diffusion.checks import check_guidance
 from blackout.diffusion.conditions import Conditions, parse_labels, requested_total
 from blackout.diffusion.data_stats import check_facts
 from blackout.diffusion.evaluations import evaluations_per_sample
-from blackout.diffusion.inpainting import KnownElements, read_known
+from blackout.diffusion.grid_ends import add_grid_ends
+from blackout.diffusion.inpainting import KnownElements, read_known_elements
 from blackout.diffusion.latent_features import has_latent_features, latent_features
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, refuse
 from blackout.protocols import (
     Draw,
@@ -83,7 +83,7 @@ class CountDraw(Draw):
         description: the sampler as plain values.
         classes: int64 [c], taken in turn: sample k has the class classes[k mod c]; None draws from
             all classes.
-        known: known elements, one row for all samples or row k for sample k.
+        known_elements: known elements, one row for all samples or row k for sample k.
         total: total count of every sample, for models with totals as a covariate.
         condition: the requested conditions as plain values.
     """
@@ -94,7 +94,7 @@ class CountDraw(Draw):
     sampler: Sampler
     description: Mapping[str, Any]
     classes: Tensor | None = None
-    known: KnownElements | None = None
+    known_elements: KnownElements | None = None
     total: float | None = None
     condition: Mapping[str, Any] = field(default_factory=dict)
     resumable = True
@@ -135,7 +135,7 @@ class CountDraw(Draw):
         """Return the writer of an .h5ad if the data came from AnnData, else None."""
         if len(self.data.get("features") or ()) != math.prod(self.model.shape):
             return None
-        covariates = self.condition.get("given") or {}
+        covariates = self.condition.get("values") or {}
         return AnnotatedSamples(self.data, self.metadata(seed), covariates, self._latent)
 
     def _latent(self, counts: Tensor) -> Any:
@@ -151,7 +151,8 @@ class CountDraw(Draw):
             UserError: the dataset has other classes or covariates than the model, or samples with
                 known elements cannot be compared.
         """
-        if self.known is not None or self.classes is None or not isinstance(source, CountData):
+        is_restricted = self.classes is not None and self.known_elements is None
+        if not is_restricted or not isinstance(source, CountData):
             return super().compared_with(source)
         for name in ("class_names", "covariates"):
             source_value = source.facts.get(name)
@@ -167,8 +168,9 @@ class CountDraw(Draw):
     @property
     def batch_size(self) -> int:
         """Samples per batch: all their particles together fill the sampler's batch."""
-        has_known = self.known is not None
-        num_particles = particles_per_sample(self.sampler, self.model.process, has_known)
+        num_particles = particles_per_sample(
+            self.sampler, self.model.process, self.known_elements is not None
+        )
         return max(1, self.sampler.batch_size // num_particles)
 
     @property
@@ -183,7 +185,7 @@ class CountDraw(Draw):
             self.model,
             self.sampler,
             with_classes=self.classes is not None,
-            with_known=self.known is not None,
+            with_known_elements=self.known_elements is not None,
         )
 
     def batches(
@@ -206,8 +208,10 @@ class CountDraw(Draw):
             (indices [b], samples) as `BlackoutDiffusion.batches` yields them.
         """
         classes = None if self.classes is None else self.classes[indices % len(self.classes)]
-        known = None if self.known is None else self.known.select(indices)
-        conditions = Conditions(classes, known, self.total)
+        known_elements = self.known_elements
+        if known_elements is not None:
+            known_elements = known_elements.select(indices)
+        conditions = Conditions(classes, known_elements, self.total)
 
         def callback(k: int, xt: Tensor, prediction: Any) -> None:
             if watch is not None:
@@ -285,7 +289,7 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     Args:
         model: in eval mode.
         request: `sampler` (a description, or fields that replace those of the model's sampler),
-            `classes`, `given`, `inpaint` and `num_samples`. `posterior` is a component whose
+            `classes`, `condition`, `inpaint` and `num_samples`. `posterior` is a component whose
             `make_draw(model, sampler, request)` returns the draw instead.
 
     Raises:
@@ -293,7 +297,7 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """
     # 1. Posteriors, and samples without any request.
     refuse_unknown(
-        request, "sampler", "classes", "given", "inpaint", "posterior", *POSTERIOR_SETTINGS
+        request, "sampler", "classes", "condition", "inpaint", "posterior", *POSTERIOR_SETTINGS
     )
     if request.get("posterior"):
         return _request_posterior(model, request)
@@ -302,7 +306,7 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
             request.get(name),
             f"{name} works with a posterior only: add posterior=auto, or leave out {name}",
         )
-    if not any(request.get(name) for name in ("sampler", "classes", "given", "inpaint")):
+    if not any(request.get(name) for name in ("sampler", "classes", "condition", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
 
     # 2. Sampler and classes.
@@ -314,30 +318,34 @@ def request_draw(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
         overrides = defaults | _without_nulls(overrides)
     description = describe_sampler(overrides, model.config)
     sampler: Sampler = instantiate(description, "sampler")
-    classes = parse_labels(model, request.get("classes"), request.get("given"))
+    classes = parse_labels(model, request.get("classes"), request.get("condition"))
     check_guidance(sampler, with_classes=classes is not None)
 
     # 3. Known elements.
-    known: KnownElements | None = None
+    known_elements: KnownElements | None = None
     if inpaint is not None:
         max_count = model.process.max_count
         units = model.config.get("data", {}).get("units") or (0, 1)
         path = Path(str(inpaint))
-        known = read_known(path, model.shape, max_count, request["num_samples"], units)
+        known_elements = read_known_elements(
+            path, model.shape, max_count, request["num_samples"], units
+        )
 
     # 4. The conditions as plain values.
     condition = {
-        name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)
+        name: request[key]
+        for name, key in (("classes", "classes"), ("values", "condition"), ("inpaint", "inpaint"))
+        if request.get(key)
     }
     if sampler.guidance.scale != 1:
         condition["guidance"] = sampler.guidance.scale
-    total = requested_total(model, request.get("given"))
-    return CountDraw(model, sampler, description, classes, known, total, condition)
+    total = requested_total(model, request.get("condition"))
+    return CountDraw(model, sampler, description, classes, known_elements, total, condition)
 
 
 def _request_posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """Return the draw of the component in `posterior`; raises UserError as `request_draw` does."""
-    for name in ("inpaint", "classes", "given"):
+    for name in ("inpaint", "classes", "condition"):
         refuse(
             request.get(name),
             f"{name} does not work with a posterior: leave out {name} or posterior",
@@ -368,7 +376,7 @@ def describe_sampler(
     """
     default = add_defaults(model_description.get("model", {}).get("sampler") or {}, "sampler")
     description = _merge_fields(default, overrides, nested=("correction", "guidance"))
-    stats = add_data_ends(check_facts(model_description))
+    stats = add_grid_ends(check_facts(model_description))
     return complete_description(description, stats, "sampler")
 
 

@@ -15,11 +15,11 @@ from blackout.diffusion.particles import particles_per_sample
 from blackout.diffusion.processes import FiniteProcess, Process, Uniform
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 
 
 class EvaluatedModel(Protocol):
-    """The parts of a model that decide how often its network is evaluated."""
+    """The parts of a model that determine how often its network is evaluated."""
 
     head: Head
     process: Process
@@ -32,9 +32,13 @@ class EvaluatedModel(Protocol):
 
 
 def evaluations_per_sample(
-    model: EvaluatedModel, sampler: Sampler, *, with_classes: bool = False, with_known: bool = False
+    model: EvaluatedModel,
+    sampler: Sampler,
+    *,
+    with_classes: bool = False,
+    with_known_elements: bool = False,
 ) -> int:
-    """Return the number of network evaluations of a sample.
+    """Return the number of network evaluations that a sample costs (NFE).
 
     Guidance doubles them where it acts; P particles make P times as many.
 
@@ -42,9 +46,10 @@ def evaluations_per_sample(
         model: with its head, process and schedule.
         sampler: its grid, kernel, correction and guidance are counted.
         with_classes: whether samples have classes, towards which they may be guided.
-        with_known: whether samples have known elements, for which they may have particles.
+        with_known_elements: whether elements of the samples are known, for which they may have
+            particles.
     """
-    num_particles = particles_per_sample(sampler, model.process, with_known)
+    num_particles = particles_per_sample(sampler, model.process, with_known_elements)
     if num_particles > 1:
         sampler = sampler.memoryless
     times = sampler.times(model.schedule)
@@ -64,7 +69,7 @@ def count_evaluations(
     guided: bool = False,
     shape: tuple[int, ...] = (1,),
 ) -> int:
-    """Return the number of network evaluations of a run, counted in one without a network.
+    """Return the number of network evaluations of a run, counted in a trial run with zeros.
 
     Args:
         times: the sampler's grid, float64 [T + 1].

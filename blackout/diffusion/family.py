@@ -30,6 +30,7 @@ from blackout.diffusion.data_stats import (
     shrink_class_means,
 )
 from blackout.diffusion.draw import CountDraw, request_draw
+from blackout.diffusion.grid_ends import add_grid_ends
 from blackout.diffusion.heads import BinnedHead
 from blackout.diffusion.likelihood_report import (
     baseline_values,
@@ -42,7 +43,6 @@ from blackout.diffusion.predictions import mismatch_error
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.generator import embed_matrix
 from blackout.diffusion.restarts import restart, restoration_panels, time_at
-from blackout.diffusion.schedules import add_data_ends
 from blackout.errors import UserError, error_context, refuse
 from blackout.networks.elements import Elements, estimate_concentration
 from blackout.networks.inputs import set_elements
@@ -95,7 +95,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     def source(
         self, settings: Plain, description: Plain | None = None, trusted: tuple[str, ...] = ()
     ) -> CountData:
-        """Return the dataset of the settings, or of a model's description, which it must fit.
+        """Return the dataset that the settings name, after checking that it fits the model.
 
         Raises:
             UserError: there is none, it cannot be read, or it does not fit the model.
@@ -117,7 +117,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             return replace(data, flip=bool(settings.get("flip", False)))
 
     def to_source(self, data: Any) -> CountData:
-        """Return `CountData`, from itself or from the argument of `CountData.from_array`."""
+        """Return an array of counts as `CountData`; a `CountData` stays as it is."""
         return data if isinstance(data, CountData) else CountData.from_array(data)
 
     def divide(self, data: Any, validation: float) -> CountData:
@@ -125,7 +125,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return split_array(data, validation)
 
     def describe_data(self, settings: Plain, source: CountData) -> dict[str, Any]:
-        """Return the facts of the data that components depend on; of classes only if conditional.
+        """Return the facts of the data that a model records; those of classes only if conditional.
 
         Raises:
             UserError: a model with classes (`conditional`) of data without labels.
@@ -143,7 +143,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return {"data": {"name": source.name, **facts}}
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
-        """Return statistics of the training data, float32.
+        """Return the statistics of the training data that a model stores as buffers, float32.
 
         Returns:
             data_mean: E[X_0] of every element, [*shape].
@@ -240,7 +240,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
         return min(MLP_STEPS, max(MIN_STEPS, epochs_steps))
 
     def training_arguments(self, settings: Plain) -> dict[str, Any]:
-        """Return `label_dropout` and `validation_draws`.
+        """Return the settings that the model's constructor takes: label dropout and draws.
 
         Warns:
             UserWarning: scores during training are of samples without a class, which are never
@@ -296,7 +296,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     # --- sampling
 
     def draw(self, model: BlackoutDiffusion, request: Plain) -> Draw:
-        """Return how to draw counts: by the model's sampler, or as the request says.
+        """Return the `Draw` of a request of `sample.py`, after a trial of its sampler.
 
         See `blackout.diffusion.draw.request_draw`.
         """
@@ -308,14 +308,14 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     def preview(
         self, model: BlackoutDiffusion, num_samples: int, num_steps: int | None = None
     ) -> CountDraw:
-        """Return how to draw counts of all classes in turn, if there are classes."""
+        """Return the `Draw` of previews: with the model's sampler, all classes in turn."""
         sampler = model.sampler
         if num_steps is not None:
             sampler = replace(sampler, num_steps=num_steps)
         return CountDraw(model, sampler, {}, all_labels(model))
 
     def supports_restarts(self, model: BlackoutDiffusion) -> bool:
-        """Return whether samples can start from noised data: with pure death."""
+        """Return whether samples can start from noised data; only pure death supports it."""
         return isinstance(model.process, PureDeath)
 
     def restart(
@@ -345,7 +345,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     # --- checks before anything long starts
 
     def check_sampler(self, model: BlackoutDiffusion, scored: bool) -> None:
-        """Take steps of the sampler with predictions from zeros; refuse guidance without a class.
+        """Check schedule, sampler and guidance before training, with trial steps.
 
         Raises:
             UserError: process, times, kernel, grid or guidance do not fit, or scored samples would
@@ -361,7 +361,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
             )
 
     def dry_run(self, model: BlackoutDiffusion) -> None:
-        """Observe, predict and score one empty sample, so that components that do not fit show now.
+        """Run process, network, head and loss once on an empty sample, to find what does not fit.
 
         Raises:
             UserError: which component refuses, and why; or what it returns has the wrong shape.
@@ -390,11 +390,11 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
                 result = str(list(losses.shape))
             else:
                 return
-            needed = f"to return one value per element, not {result}"
-            raise mismatch_error(model.loss, model.process, needed)
+            requirement = f"to return one value per element, not {result}"
+            raise mismatch_error(model.loss, model.process, requirement)
 
     def check_report(self, model: BlackoutDiffusion, settings: Plain) -> None:
-        """Refuse settings of the bits per dimension; see `check_likelihood_settings`."""
+        """Check the likelihood settings of a report; see `check_likelihood_settings`."""
         check_likelihood_settings(model, settings["likelihood"])
 
     # --- scores
@@ -408,7 +408,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
     def sample_values(
         self, model: BlackoutDiffusion, source: CountData, name: str, index: Tensor, values: Tensor
     ) -> SampleValues | None:
-        """Return upper bounds on the bits per dimension of each test sample, if they are known.
+        """Return upper bounds on the bits per dimension of each test sample; None if unknown.
 
         See `bound_test_samples`.
         """
@@ -429,4 +429,4 @@ def _component_stats(settings: Plain, source: CountData, facts: Plain) -> dict[s
     ordered = (settings["network"].get("body") or {}).get("ordered")
     if ordered is None:
         ordered = source.is_series
-    return {**add_data_ends(facts), "ordered": ordered, "narrow": is_underdispersed(source.train)}
+    return {**add_grid_ends(facts), "ordered": ordered, "narrow": is_underdispersed(source.train)}

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction, Denoiser, Prediction
-from blackout.diffusion.schedules import check_range, in_range
+from blackout.diffusion.survival import check_logit_range, in_logit_range
 from blackout.errors import ensure
 from blackout.random import RandomSource, bernoulli
 from blackout.representation import format_fields
@@ -40,27 +40,27 @@ MAX_LOG_RATE = 600.0  # of guided rates, whose sums must stay finite
 @component("guidance")
 @dataclass(frozen=True)
 class Guidance:
-    """How strongly and where samples are guided towards their class.
+    """Settings of classifier-free guidance: its scale, and the times at which it acts.
 
     Args:
         scale: g of the rates kappa^(1 - g) kappa_c^g; 1 is the plain conditional model, 0 the
             unconditional one.
-        between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
+        logit_range: (lowest, highest) logit of survival where guidance acts; None for everywhere.
 
     Raises:
         ValueError: a negative scale or an empty range.
     """
 
     scale: float = 1.0
-    between: Sequence[float] | None = None
+    logit_range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         ensure(self.scale >= 0, f"scale must be at least 0, not {self.scale}")
-        check_range(self.between, "between")
+        check_logit_range(self.logit_range, "logit_range")
 
     def scale_at(self, t: float) -> float:
         """Return the scale at time t."""
-        return self.scale if in_range(self.between, t) else 1.0
+        return self.scale if in_logit_range(self.logit_range, t) else 1.0
 
     def evaluations_at(self, t: float) -> int:
         """Return the number of models that are evaluated at time t."""
@@ -69,7 +69,7 @@ class Guidance:
 
 @dataclass(frozen=True)
 class GuidedPair:
-    """Two predictions whose rates, or distributions of a step, a kernel guides.
+    """A conditional and an unconditional prediction, which a kernel combines to guided rates.
 
     Only counts can be guided as predictions (`guide_counts`). Rates are linear in other
     predictions, whose geometric mean would give other rates than the geometric mean of rates.
@@ -86,7 +86,7 @@ class GuidedPair:
 
     @property
     def mean(self) -> Tensor:
-        """The conditional mean, [B, ...], for callbacks that show predictions."""
+        """The conditional mean, [B, ...], which callbacks show."""
         return self.conditional.mean
 
     @property
@@ -100,7 +100,7 @@ class GuidedPair:
         return self.conditional, self.unconditional
 
     def tilt(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
-        """Return a^(1 - g) a_c^g of rates or probabilities, float64 of their shape; 0 where a_c is.
+        """Return guided rates or probabilities a^(1 - g) a_c^g, float64; 0 where a_c is 0.
 
         References: Nisonoff et al. 2024, eq. 2.
         """
@@ -120,7 +120,7 @@ class GuidedCount(CountPrediction):
 def guide_counts(
     conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor
 ) -> GuidedCount:
-    """Return the geometric mean y^(1 - g) y_c^g, clipped to what can be missing.
+    """Return the guided count y^(1 - g) y_c^g, clipped to the units that can be missing.
 
     For pure death these are the guided rates, up to their known factor of time. A predicted
     distribution has no such mean and is left out.
@@ -162,7 +162,7 @@ class GuidedDenoiser:
     max_count: int
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        """Return the guided count if counts are predicted, else the pair that a kernel guides.
+        """Return the guided count for predictions of counts, else the pair for a kernel to guide.
 
         See `guide_counts` and `GuidedPair.tilt`.
 
@@ -190,9 +190,9 @@ def start_mean(
     scale: float = 1.0,
     largest: float = inf,
 ) -> Tensor:
-    """Return mu^(1 - g) mu_c^g, the mean from which guided samples start.
+    """Return mu^(1 - g) mu_c^g, the mean of the Poisson start of guided samples.
 
-    It is the guided prediction of the missing count at late times, where X_t tells nothing.
+    It is the guided prediction of the missing count at late times, where X_t has no information.
 
     References: this project; checked in tests/diffusion/test_class_means.py.
 
@@ -216,7 +216,7 @@ def start_mean(
 
 
 def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) -> None:
-    """Raise ValueError unless classes are num_samples int64 numbers below num_classes."""
+    """Raise ValueError unless classes are int64 numbers below num_classes, one per sample."""
     if num_classes is None:
         raise ValueError("this model was trained without classes: leave classes out")
     if classes.dtype != torch.int64 or tuple(classes.shape) != (num_samples,):
@@ -225,7 +225,8 @@ def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) ->
             f"not {classes.dtype} {tuple(classes.shape)}"
         )
     if num_samples and not 0 <= int(classes.min()) <= int(classes.max()) < num_classes:
-        raise ValueError(f"classes must be in 0..{num_classes - 1}")
+        values = f"{int(classes.min())}..{int(classes.max())}"
+        raise ValueError(f"classes must be in 0..{num_classes - 1}, not {values}")
 
 
 def drop_labels(classes: Tensor, null: int, share: float, generator: RandomSource = None) -> Tensor:

@@ -31,7 +31,7 @@ from blackout.representation import format_fields
 
 @dataclass(frozen=True)
 class KnownElements:
-    """Observed elements of X_0.
+    """Elements of X_0 that are known and kept, for inpainting.
 
     Args:
         x0: counts [N, ...] or, the same for all samples, [1, ...]; only the observed ones matter.
@@ -54,7 +54,7 @@ class KnownElements:
             )
 
     def select(self, rows: Tensor) -> KnownElements:
-        """Return rows, int64 [B]; a single row that serves all samples is returned as it is.
+        """Return the elements of some samples, int64 [B]; a row shared by all stays as it is.
 
         Raises:
             UserError: there is no such row.
@@ -75,15 +75,16 @@ class KnownElements:
 
 
 class KnownPath:
-    """A path of the forward process that ends in known elements, drawn backwards with the sampler.
+    """A random path of the forward process for the known elements, drawn backwards in time.
 
-    From times[T] down to times[0] it is X_{t_k} given X_0 and X_{t_{k + 1}}, by the process's
-    bridge.
+    The sampler overwrites its known elements with it at every time. From times[T] down to times[0]
+    the path is X_{t_k} given X_0 and X_{t_{k + 1}}, by the process's bridge, so that it ends in the
+    known values.
 
     References: Lugmayr et al. 2022, Algorithm 1, of which this is the counterpart on counts.
 
     Args:
-        known: elements of the batch, see `KnownElements.expand_to`.
+        known_elements: elements of the batch, see `KnownElements.expand_to`.
         process: the forward process.
         generator: streams make the random numbers of sample k a function of (seed, k).
         copies: particles of every sample, which share its path; they are next to one another.
@@ -95,24 +96,24 @@ class KnownPath:
 
     def __init__(
         self,
-        known: KnownElements,
+        known_elements: KnownElements,
         process: Process,
         generator: torch.Generator | SampleStreams | None,
         copies: int = 1,
     ) -> None:
-        self.x0 = known.x0.repeat_interleave(copies, 0)
-        self.mask = known.mask.repeat_interleave(copies, 0)
+        self.x0 = known_elements.x0.repeat_interleave(copies, 0)
+        self.mask = known_elements.mask.repeat_interleave(copies, 0)
         self._process = process
         self._generator = generator
         self._copies = copies
-        self._origin = known.x0
-        self._state = known.x0
+        self._origin = known_elements.x0
+        self._state = known_elements.x0
         self._time = torch.empty(0)
         self._step: int | None = None
         self._source: RandomSource = None
 
     def advance(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
-        """Continue the path to a time, and return xt with its known elements replaced.
+        """Continue the path back to an earlier time, and return xt with its known elements on it.
 
         The random numbers of a step of the path have negative keys, those of the sampler positive
         ones.
@@ -140,7 +141,7 @@ class KnownPath:
         return self.overwrite(xt)
 
     def retain_first(self) -> Tensor:
-        """Put the first copy of every sample on the path with all its elements.
+        """Put all elements of the first copy of every sample on the path.
 
         Returns:
             The states of the path, [B * copies, ...].
@@ -155,14 +156,14 @@ class KnownPath:
         return torch.where(self.mask, states, xt)
 
 
-def read_known(
+def read_known_elements(
     path: Path,
     sample_shape: tuple[int, ...],
     max_count: int,
     num_samples: int,
     units: Sequence[int] = (0, 1),
 ) -> KnownElements:
-    """Read `x0` and `mask` from an .npz file.
+    """Read known elements from an .npz file with the arrays `x0` and `mask`.
 
     Args:
         path: of the file; its arrays are of one sample or of num_samples, images channels last.
@@ -180,7 +181,10 @@ def read_known(
     except UserError as error:
         raise UserError(f"inpaint={error}") from None
     if not isinstance(arrays, dict) or not {"x0", "mask"} <= arrays.keys():
-        raise UserError(f"inpaint={path}: needs an .npz with the arrays x0 and mask")
+        raise UserError(
+            f"inpaint={path}: the file must be an .npz with the arrays x0 and mask, as "
+            "numpy.savez(path, x0=counts, mask=observed) writes it"
+        )
     x0 = arrays["x0"]
     mask = arrays["mask"]
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
@@ -189,21 +193,7 @@ def read_known(
             f"not {x0.dtype} and {mask.dtype}"
         )
 
-    # 2. Counts from the units of the file.
-    offset, gain = units
-    if (offset, gain) != (0, 1):
-        above = np.where(mask, x0.astype(np.int64) - offset, 0)
-        if (above % gain).any():
-            raise UserError(
-                f"inpaint={path}: x0 must be {offset} and whole numbers of {gain}, as the data are"
-            )
-        x0 = above // gain
-    if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
-        raise UserError(
-            f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}"
-        )
-
-    # 3. The model's shape, channels first.
+    # 2. The model's shape, channels first.
     tensors = []
     for name, array in (("x0", x0.astype(np.int64)), ("mask", mask)):
         tensor = torch.from_numpy(array if array.ndim > len(sample_shape) else array[None])
@@ -212,9 +202,24 @@ def read_known(
         if tuple(tensor.shape[1:]) != sample_shape or len(tensor) not in (1, num_samples):
             raise UserError(
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, "
-                "channels last"
+                f"channels last, not an array {list(array.shape)}"
             )
         tensors.append(tensor)
-    x0_tensor, mask_tensor = tensors
-    counts = x0_tensor.to(count_dtype(max_count))
-    return KnownElements(*torch.broadcast_tensors(counts, mask_tensor))
+    values, is_known = torch.broadcast_tensors(*tensors)
+
+    # 3. Counts from the units of the file; values that are not known do not matter.
+    offset, gain = units
+    difference = torch.where(is_known, values - offset, 0)
+    if (difference % gain != 0).any():
+        raise UserError(
+            f"inpaint={path}: x0 must be {offset} and whole numbers of {gain}, as the data are"
+        )
+    counts = difference // gain
+    low = int(counts.min())
+    high = int(counts.max())
+    if low < 0 or high > max_count:
+        raise UserError(
+            f"inpaint={path}: x0 must be counts in 0..{max_count} where mask is true, "
+            f"not {low}..{high}"
+        )
+    return KnownElements(counts.to(count_dtype(max_count)), is_known)

@@ -1,9 +1,7 @@
-"""Upper bounds on -log p(X_0), in nats per sample.
+"""Upper bounds on -log p(X_0) in continuous time and for chains, in nats per sample.
 
-    likelihood_bound       of any process: `path_bound`, or `chain_bound` in discrete time
-    end_bound              cost of the ends of the continuous bound
-    step_bound             a step of the finite-time bound of pure death, with `start_bound`
-    weighted_path_bound    the importance-weighted bound of pure death
+    likelihood_bound    of any process: `path_bound`, or `chain_bound` in discrete time
+    end_bound           cost of the ends of the continuous bound of pure death
 
 Continuous time, tight when y is the exact conditional mean:
 
@@ -15,10 +13,7 @@ element with a good model; larger counts have ends further out, and the cost of 
     KL(Binomial(X_0, q_T) || Poisson(q_T E[X_0])) at the start,
     y - N log y + log N! for the last step.
 
-Finite time: the sampler that takes Poisson(y r_k) births per step is a latent variable model with
-an exactly known bound, the KL of its start and of each of its T steps; it falls to the continuous
-one as T grows.
-
+The bounds of the Poisson sampler in finite time are in `blackout.diffusion.finite_time_bound`.
 Estimates over a data set are in `blackout.diffusion.likelihood_estimates`.
 
 References: Santos et al. 2023, eqs. 64, 70 and 72, up to constants and with other weights (see
@@ -29,14 +24,14 @@ References: Santos et al. 2023, eqs. 64, 70 and 72, up to constants and with oth
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from blackout.counts import per_sample
-from blackout.diffusion.predictions import TINY, Denoiser
+from blackout.diffusion.finite_time_bound import start_bound
+from blackout.diffusion.grid_ends import extra_logits
+from blackout.diffusion.predictions import TINY, Denoiser, predict_statistic
 from blackout.diffusion.processes import (
     DiscreteTimeChain,
     FiniteProcess,
@@ -44,22 +39,17 @@ from blackout.diffusion.processes import (
     Process,
     PureDeath,
 )
-from blackout.diffusion.schedules import (
-    extra_logits,
+from blackout.diffusion.survival import (
     half_width,
     logit_survival,
-    missing_fraction,
-    step_fraction,
     time_of_logit,
 )
-from blackout.errors import ensure
-from blackout.random import RandomSource, SampleStreams
+from blackout.random import RandomSource
 
 LIMIT = half_width(15.0)  # logit of survival at the earliest time of a bound: the paper's grid
 # Scale of the logistic distribution of u from which times are drawn. Smaller scales leave out the
 # tails, where a network errs most and one image in thousands then counts for hundreds.
 PROPOSAL_SCALE = 3.0
-LARGEST_TABLE = 4095  # largest count for which tables of E log D! are computed
 
 
 def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -80,7 +70,7 @@ def likelihood_bound(
     final_time: Tensor | None = None,
     data_mean: Tensor | None = None,
 ) -> Tensor:
-    """Return one unbiased estimate per sample of the bound of any process.
+    """Estimate the likelihood bound of any process, unbiased, from one observation per sample.
 
     It is the path's part (`path_bound`; for a chain `chain_bound`), plus the KL at the final time
     from the distribution that sampling starts from, plus, for finite jump processes, -log P(X_0 |
@@ -115,7 +105,7 @@ def likelihood_bound(
         if not includes_ends(process):
             return path
         if data_mean is None:
-            raise ValueError("the bound of counts beyond 255 needs the mean of the data")
+            raise ValueError("the bound of counts beyond 255 needs data_mean, the mean of the data")
         return path + end_bound(denoiser, process, x0, data_mean, generator)
 
     first, last = path_ends(process, final_time, x0.device)
@@ -124,24 +114,8 @@ def likelihood_bound(
     if not isinstance(process, FiniteProcess):
         return nats
     xt = process.sample(x0, first, generator)
-    prediction = predict(denoiser, process, xt, first.expand(len(x0)))
+    prediction = predict_statistic(denoiser, process, xt, first.expand(len(x0)))
     return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
-
-
-def predict(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
-    """Return the prediction given X_t, of the process's kind.
-
-    Raises:
-        ValueError: it is of another kind.
-    """
-    prediction = denoiser(xt, t)
-    kind = process.prediction
-    if isinstance(prediction, kind):
-        return prediction
-    raise ValueError(
-        f"the likelihood bound of the process {type(process).__name__} needs a {kind.__name__}, "
-        f"not the head's {type(prediction).__name__}"
-    )
 
 
 # --- the path
@@ -155,7 +129,7 @@ def path_bound(
     generator: RandomSource,
     end: Tensor | None,
 ) -> Tensor:
-    """Return an unbiased estimate per sample of the path's part of a jump process's bound.
+    """Estimate the integral over the path in the bound of a jump process, unbiased, per sample.
 
     Over types r of jumps,
 
@@ -184,13 +158,13 @@ def path_bound(
     u, density = propose_logits(v, last, limit, plateau)
     t = time_of_logit(u)
     xt = process.sample(x0, t, generator)
-    model_rates = process.rates(predict(denoiser, process, xt, t).expected, xt, t)
+    model_rates = process.rates(predict_statistic(denoiser, process, xt, t).expected, xt, t)
     divergence = rate_divergence(model_rates, process.reverse_rates(x0, xt, t))
     return torch.sigmoid(-u) / density * per_sample(divergence)
 
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """Return kappa - lambda + lambda log(lambda / kappa) >= 0 of rates [B, ...], float64 [B, ...].
+    """Return the KL rate kappa - lambda + lambda log(lambda / kappa) of true rates lambda.
 
     References: Campbell et al. 2022, Proposition 2.
     """
@@ -199,10 +173,12 @@ def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
 
 
 def bound_range(process: Process) -> tuple[float, float]:
-    """Return the largest logit of survival of a bound, and half the width of its plateau.
+    """Return the range of logits over which a bound is integrated, and where it is flat.
 
-    On the plateau all times contribute alike. Pure death of counts beyond 255 reaches further out
-    by log(max_count / 255), and has a plateau of log(max_count) to either side.
+    Returns:
+        The largest logit of survival, and half the width of the plateau, on which all times
+        contribute alike. For pure death of counts above 255, the range is wider by
+        log(max_count / 255), and the plateau extends log(max_count) to either side.
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
     """
@@ -228,7 +204,7 @@ def path_ends(
 
 
 def propose_logits(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
-    """Return logits u at quantiles v of a logistic distribution on [last, limit], and its density.
+    """Draw logits u by inversion from the proposal on [last, limit], and return their density.
 
     With a plateau of half-width a it is flat between -a and a and logistic beyond, of density
 
@@ -274,7 +250,7 @@ def chain_bound(
     v: Tensor,
     generator: RandomSource,
 ) -> Tensor:
-    """Return an estimate of a chain's bound, float64 [B], nats: the KL of its steps and of its end.
+    """Estimate the bound of a chain in discrete time, float64 [B], nats: its steps and its end.
 
     One step, chosen by v, is multiplied by the number of steps.
 
@@ -283,7 +259,7 @@ def chain_bound(
     steps = process.num_steps
     t = 1.0 + (v * steps).floor().clamp(max=steps - 1.0)
     xt = process.sample(x0, t, generator)
-    expected = predict(denoiser, process, xt, t).expected
+    expected = predict_statistic(denoiser, process, xt, t).expected
     path = steps * process.step_divergence(expected, x0, xt, t - 1, t)
     return per_sample(path + process.prior_divergence(x0, torch.tensor(float(steps))))
 
@@ -292,7 +268,7 @@ def chain_bound(
 
 
 def includes_ends(process: PureDeath) -> bool:
-    """Return whether `likelihood_bound` of these counts includes the cost of its ends."""
+    """Return whether `likelihood_bound` adds `end_bound`: for counts above 255."""
     return extra_logits(process.max_count) > 0
 
 
@@ -304,9 +280,9 @@ def end_bound(
     data_mean: Tensor,
     source: RandomSource = None,
 ) -> Tensor:
-    """Return the cost of the ends of the continuous bound.
+    """Return the part of the continuous bound outside its range: the start and the last step.
 
-    KL of the Poisson start, and -log Poisson(N; y) of the last step.
+    It is the KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
     References: this project; checked in tests/verification/test_time_grid_ends.py.
 
@@ -323,203 +299,8 @@ def end_bound(
     """
     first, last = path_ends(process, None, x0.device)
     xt = process.sample(x0, first, source)
-    prediction = predict(denoiser, process, xt, first.expand(len(x0)))
+    prediction = predict_statistic(denoiser, process, xt, first.expand(len(x0)))
     n = (x0.long() - xt.long()).double()
     log_power = torch.where(n > 0, n * prediction.log_mean.double(), 0.0)
     last_step = prediction.expected - log_power + torch.lgamma(n + 1)
     return start_bound(process, x0, last, data_mean) + per_sample(last_step)
-
-
-def start_bound(process: PureDeath, x0: Tensor, t: Tensor, data_mean: Tensor) -> Tensor:
-    """Return KL(Binomial(X_0, q_T) || Poisson(q_T E[X_0])), where sampling starts.
-
-    Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity
-    otherwise. Counts beyond 4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 -
-    q) - q, about q^2 / 2, which is twice as much (by enumeration, for q up to 0.99).
-
-    References: this project; checked in tests/verification/test_time_grid_ends.py.
-
-    Args:
-        process: pure death.
-        x0: counts [B, ...].
-        t: the final time.
-        data_mean: E[X_0], broadcastable to x0.
-
-    Returns:
-        float64 [B], nats per sample.
-    """
-    t = torch.as_tensor(t, dtype=torch.float64)
-    rate = (torch.exp(-t) * data_mean.double()).expand(x0.shape)
-    expected = x0.double() * torch.exp(-t)
-    if process.max_count > LARGEST_TABLE:
-        surplus = torch.where(x0 > 0, -torch.log1p(-torch.exp(-t)) - torch.exp(-t), 0.0)
-        poisson_divergence = torch.where(expected > 0, expected * torch.log(expected / rate), 0.0)
-        return per_sample(surplus + (poisson_divergence + rate - expected))
-    # Poisson(q_T E[X_0]) is the number of births of a step from an empty pixel, infinitely late
-    table = births_constant(process.max_count, float(t), math.inf)
-    constant = table.to(x0.device)[x0.long()]
-    return per_sample(constant + rate - torch.special.xlogy(expected, rate))
-
-
-# --- finite time
-
-
-@torch.no_grad()
-def step_bound(
-    denoiser: Denoiser,
-    process: PureDeath,
-    x0: Tensor,
-    s: Tensor,
-    t: Tensor,
-    generator: RandomSource = None,
-) -> Tensor:
-    """Return E KL(q(X_s | X_0, X_t) || Poisson(y r) births): one term of the finite-time bound.
-
-    There is one draw of X_t per sample.
-
-    References: Santos et al. 2023, eqs. 69 and 70, with their constant.
-
-    Args:
-        denoiser: (xt, t) -> prediction.
-        process: pure death.
-        x0: counts [B, ...].
-        s: end of the step, a time of the grid, float64 scalar.
-        t: the time of the grid after s, where the step begins, float64 scalar.
-        generator: source of random numbers.
-
-    Returns:
-        float64 [B], nats per sample.
-
-    Raises:
-        ValueError: max_count above 4,095, for which the table of E log (N - D)! is too large.
-    """
-    xt = process.sample(x0, t, generator)
-    prediction = predict(denoiser, process, xt, t)
-    missing = x0.long() - xt.long()
-    constant = births_constant(process.max_count, float(s), float(t)).to(x0.device)[missing]
-    r = step_fraction(s, t)
-    births = missing.double() * r
-    log_rate = prediction.log_mean.double() + torch.log(r)
-    return per_sample(constant + (prediction.expected * r - births * log_rate))
-
-
-@lru_cache(maxsize=4096)
-def births_constant(max_count: int, s: float, t: float) -> Tensor:
-    """Return -H(D) + E log D! of the births D ~ Binomial(N, r) of a step from t to s.
-
-    It equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
-
-    References: Santos et al. 2023, eq. 69, of which eq. 70 leaves this out; checked in
-        tests/verification/test_likelihood_bounds.py.
-
-    Returns:
-        float64 [max_count + 1], over N.
-
-    Raises:
-        ValueError: max_count above 4,095.
-    """
-    ensure(
-        max_count <= LARGEST_TABLE,
-        f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: "
-        "use the continuous one",
-    )
-    times = torch.tensor([s, t], dtype=torch.float64)
-    r = step_fraction(*times)
-    stay = missing_fraction(*times)
-    n = torch.arange(max_count + 1, dtype=torch.float64)
-    log_factorial = torch.lgamma(n + 1)
-    # row N, column N - D
-    born = (n[:, None] - n).clamp(min=0)
-    log_ways = log_factorial[:, None] - log_factorial - torch.lgamma(born + 1)
-    log_pmf = log_ways + torch.special.xlogy(n, stay) + torch.special.xlogy(born, r)
-    pmf = torch.exp(log_pmf).tril()
-    probabilities = torch.stack([r, stay])  # r is 0 where nothing is left at the final time
-    entropy_rate = torch.special.xlogy(probabilities, probabilities).sum()
-    return log_factorial - pmf @ log_factorial + n * entropy_rate
-
-
-# --- importance weights
-
-
-@torch.no_grad()
-def path_log_weights(
-    denoiser: Denoiser,
-    process: PureDeath,
-    times: Tensor,
-    x0: Tensor,
-    data_mean: Tensor,
-    streams: SampleStreams,
-) -> Tensor:
-    """Return log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations.
-
-    Births of p are Poisson(y r), of q binomial. They are not clipped at max_count, as in the
-    finite-time bound: clipping in the sampler only adds to p(X_0).
-
-    References: Burda et al. 2016; Santos et al. 2023, eq. 53; checked in
-        tests/verification/test_weighted_paths.py.
-
-    Args:
-        denoiser: (xt, t) -> prediction.
-        process: pure death.
-        times: the sampler's grid, float64 [T + 1], from 0.
-        x0: counts [B, ...].
-        data_mean: E[X_0], broadcastable to x0, of the Poisson start.
-        streams: of the samples; step k draws from `streams.step(k)`.
-
-    Returns:
-        float64 [B], nats; -inf where a path has births that the network predicts to be impossible.
-    """
-    # the factorials of Poisson births and of the ways to die cancel but for those of X_0
-    log_weight = -per_sample(torch.lgamma(x0.double() + 1))
-    x = x0
-    for k in range(1, len(times)):
-        s = times[k - 1]
-        t = times[k]
-        xt = process.sample(x, t - s, streams.step(k))
-        births = (x.long() - xt.long()).double()
-        r = step_fraction(s, t)
-        prediction = predict(denoiser, process, xt, t)
-        log_rate = prediction.log_mean.double() + torch.log(r)
-        log_ratio = births * (log_rate - torch.log(-torch.expm1(s - t)))
-        log_births = torch.where(births > 0, log_ratio, 0.0)
-        step_log_weight = log_births - prediction.expected * r + xt.double() * (t - s)
-        log_weight = log_weight + per_sample(step_log_weight)
-        x = xt
-    rate = (torch.exp(-times[-1]) * data_mean.double()).expand(x0.shape)
-    return log_weight + per_sample(torch.special.xlogy(x.double(), rate) - rate)
-
-
-@torch.no_grad()
-def weighted_path_bound(
-    denoiser: Denoiser,
-    process: PureDeath,
-    times: Tensor,
-    x0: Tensor,
-    data_mean: Tensor,
-    streams: list[SampleStreams],
-) -> Tensor:
-    """Return an estimate per sample of the importance-weighted bound, float64 [B], nats.
-
-    The sampler is a latent variable model: its latent variables are the states of a path, its
-    proposal is the forward process. With log w = log p(path) - log q(path | X_0) of K forward paths
-
-        -log p(X_0) <= -E log (1/K sum_k w_k),
-
-    which falls with K to -log p(X_0) itself. A network whose errors paths can make up for is
-    bounded more tightly than by the mean of -log w, which is the finite-time bound.
-
-    References: Burda et al. 2016, Theorem 1.
-
-    Args:
-        denoiser: (xt, t) -> prediction.
-        process: pure death.
-        times: the sampler's grid, float64 [T + 1], from 0.
-        x0: counts [B, ...].
-        data_mean: E[X_0], broadcastable to x0, of the Poisson start.
-        streams: of each of the K paths.
-    """
-    log_weights = [
-        path_log_weights(denoiser, process, times, x0, data_mean, path_streams)
-        for path_streams in streams
-    ]
-    return math.log(len(log_weights)) - torch.logsumexp(torch.stack(log_weights), 0)

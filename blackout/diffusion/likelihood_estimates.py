@@ -20,19 +20,17 @@ import torch
 from torch import Tensor
 
 from blackout.confidence_intervals import interval, spread
+from blackout.diffusion.finite_time_bound import start_bound, step_bound, weighted_path_bound
 from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.likelihood import (
     bits_per_dim,
     end_bound,
     includes_ends,
     likelihood_bound,
-    start_bound,
-    step_bound,
-    weighted_path_bound,
 )
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import DiscreteTimeChain, FiniteProcess, Process, PureDeath
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.random import SampleStreams, fold_seed, low_discrepancy
 

@@ -13,7 +13,8 @@ from blackout.comparisons import Baseline, SampleValues
 from blackout.component import Plain
 from blackout.data import CountData
 from blackout.data.count_statistics import load_samples
-from blackout.diffusion.likelihood import LARGEST_TABLE, includes_ends
+from blackout.diffusion.finite_time_bound import LARGEST_TABLE
+from blackout.diffusion.likelihood import includes_ends
 from blackout.diffusion.likelihood_estimates import (
     Estimate,
     continuous_nats,

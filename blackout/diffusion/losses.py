@@ -89,7 +89,7 @@ def check_scale(scale: float) -> None:
 
 
 def check_name(table: Mapping[str, object], name: str, setting: str) -> None:
-    """Raise ValueError unless the table has an entry of that name.
+    """Raise ValueError unless the value of a setting is a name in a table.
 
     Args:
         table: entries by name.
@@ -136,7 +136,7 @@ def count_loss(prediction: CountPrediction, target: Tensor) -> Tensor:
 
 
 def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
-    """Return (t - s) q_t.
+    """Return the weight (t - s) q_t of the paper's instantaneous loss.
 
     References: Santos et al. 2023, eq. 14.
     """
@@ -144,7 +144,7 @@ def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
 
 
 def finite_time_weight(s: Tensor, t: Tensor) -> Tensor:
-    """Return q_s - q_t.
+    """Return the weight q_s - q_t of the paper's finite-time loss.
 
     References: Santos et al. 2023, eq. 15.
     """
@@ -303,8 +303,8 @@ class StepLoss:
     ) -> Tensor:
         """Return `FiniteProcess.step_divergence`, float32 [B, ...]; s, t are float64 [B]."""
         target, prediction = _require_levels(self, prediction, target)
-        needed = "a process of finitely many states"
-        process = require(target.process, FiniteProcess, self, target.process, needed)
+        requirement = "a process of finitely many states"
+        process = require(target.process, FiniteProcess, self, target.process, requirement)
         loss = process.step_divergence(prediction.expected, target.x0, target.xt, s, t).float()
         if self.cross_entropy:
             loss = loss + self.cross_entropy * CrossEntropy()(prediction, target, s, t)
@@ -317,8 +317,8 @@ def _require_levels(
     """Return target and prediction of a finite process; raise ValueError for others."""
     process = getattr(target, "process", None)
     observation = require(target, Observation, part, process, "a process of finitely many states")
-    needed = "a head that predicts a distribution over levels"
-    return observation, require(prediction, CategoricalPrediction, part, process, needed)
+    requirement = "a head that predicts a distribution over levels"
+    return observation, require(prediction, CategoricalPrediction, part, process, requirement)
 
 
 # --- jump processes
@@ -383,8 +383,8 @@ class RateLoss(_WeightedLoss):
 
     def __call__(self, prediction: Prediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
         """Return w times `rate_loss`, summed over types, float32 [B, ...]; s, t are [B]."""
-        needed = "a process whose target holds the state it was observed in"
-        target = require(target, Observation, self, None, needed)
+        requirement = "a process whose target holds the state it was observed in"
+        target = require(target, Observation, self, None, requirement)
         xt = target.xt
         process = require(
             target.process, JumpProcess, self, target.process, "a process in continuous time"
@@ -422,11 +422,11 @@ class BirthDeathLoss(_WeightedLoss):
         self, prediction: BirthDeathPrediction, target: Observation, s: Tensor, t: Tensor
     ) -> Tensor:
         """Return the sum of two weighted `poisson_loss`, float32 [B, ...]; s, t are [B]."""
-        needed = "the birth-death process, whose observations hold two numbers, and its head"
+        requirement = "the birth-death process, whose observations hold two numbers, and its head"
         process = getattr(target, "process", None)
         statistic = getattr(target, "statistic", None)
-        pair = require(statistic, Tensor, self, process, needed)
-        prediction = require(prediction, BirthDeathPrediction, self, process, needed)
+        pair = require(statistic, Tensor, self, process, requirement)
+        prediction = require(prediction, BirthDeathPrediction, self, process, requirement)
         # per unit of time the missing are born at q / (1 - q), the immigrants leave at 1 / (1 - q)
         weight = self.weights(s, t) / -torch.expm1(-t)
         factors = torch.stack([weight * torch.exp(-t), weight], dim=1).float()

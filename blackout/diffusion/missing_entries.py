@@ -1,4 +1,4 @@
-"""Samples with missing entries: what a network reads for them, and the bound of the others."""
+"""Missing entries of samples: input of a network for them, and bounds of the observed entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER_MEAN = 1e-30  # E[X_0] of an element that never has a unit; its logarithm 
 
 
 def fill_missing_with_mean(xt: Tensor, t: Tensor, observed: Tensor, data_mean: Tensor) -> Tensor:
-    """Return X_t where observed, and elsewhere its mean e^-t E[X_0], which carries no information.
+    """Replace missing entries of X_t by their mean e^-t E[X_0], which carries no information.
 
     References: this project; checked in tests/diffusion/test_missing_entries.py.
 
@@ -33,7 +33,7 @@ def fill_missing_with_mean(xt: Tensor, t: Tensor, observed: Tensor, data_mean: T
 def mask_missing_entries(
     observed: Tensor | None, denoiser: Denoiser, start_mean: Tensor, data_mean: Tensor
 ) -> tuple[Denoiser, Tensor, Tensor | float]:
-    """Return the arguments with which a likelihood bound is that of the observed entries.
+    """Return arguments of a likelihood bound that restrict it to the observed entries.
 
     Where X_0 is missing, and stored as 0, no units are predicted to be missing from X_t, so that
     every term of the bounds is 0 there.

@@ -36,7 +36,7 @@ from blackout.diffusion.processes import Process
 from blackout.diffusion.progress import progress_bar
 from blackout.diffusion.sampler import Sampler, choose_sampler
 from blackout.diffusion.sampling import Callback, run_sampler
-from blackout.diffusion.schedules import Schedule, stratified
+from blackout.diffusion.schedule import Schedule, stratified
 from blackout.diffusion.user_batches import read_batch
 from blackout.errors import ensure
 from blackout.protocols import Drawn
@@ -147,7 +147,7 @@ class BlackoutDiffusion(Model):
 
     def to_batch(self, batch: Any) -> dict[str, Any]:
         """Return a batch of a user's DataLoader by name; see `read_batch`."""
-        return read_batch(batch, self.shape, self.process.max_count)
+        return read_batch(batch, self.shape, self.process.max_count, self.num_classes)
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
@@ -286,8 +286,8 @@ class BlackoutDiffusion(Model):
         sampler: Sampler | str | None = None,
         num_steps: int | None = None,
         classes: Tensor | Sequence[int | str] | None = None,
-        given: Mapping[str, Any] | None = None,
-        known: KnownElements | None = None,
+        condition: Mapping[str, Any] | None = None,
+        known_elements: KnownElements | None = None,
         callback: Callback | None = None,
         progress: bool = False,
     ) -> Tensor:
@@ -299,8 +299,8 @@ class BlackoutDiffusion(Model):
             sampler: a `Sampler` or its name, such as "poisson"; None for the model's.
             num_steps: replaces that of the sampler.
             classes: names or numbers, assigned to the samples in turn.
-            given: values of classes and covariates by column, such as {"total": 1000}.
-            known: observed elements, for inpainting.
+            condition: values of classes and covariates by column, such as {"total": 1000}.
+            known_elements: observed elements, for inpainting.
             callback: called after every step.
             progress: whether to show a bar, in a terminal or a notebook.
 
@@ -318,11 +318,13 @@ class BlackoutDiffusion(Model):
         check_sampling_arguments(num_samples, seed)
         sampler = choose_sampler(self.sampler, sampler, num_steps)
         # the model's own sampler was checked when the model was built
-        checked = replace(self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size)
-        if sampler != checked:
+        checked_sampler = replace(
+            self.sampler, num_steps=sampler.num_steps, batch_size=sampler.batch_size
+        )
+        if sampler != checked_sampler:
             try_sampler(self, sampler)
         indices = torch.arange(num_samples)
-        conditions = parse_conditions(self, num_samples, classes, given, known)
+        conditions = parse_conditions(self, num_samples, classes, condition, known_elements)
         _, _, batch_size = self._batch_layout(sampler, num_samples, conditions)
         num_batches = math.ceil(num_samples / batch_size)
         with progress_bar(num_batches, sampler.num_steps, callback, enabled=progress) as watch:
@@ -412,7 +414,8 @@ class BlackoutDiffusion(Model):
 
         Known elements may need particles, which share a batch and need a kernel without memory.
         """
-        num_particles = particles_per_sample(sampler, self.process, conditions.known is not None)
+        has_known_elements = conditions.known_elements is not None
+        num_particles = particles_per_sample(sampler, self.process, has_known_elements)
         if num_particles > 1:
             sampler = sampler.memoryless
         batch_size = min(max(1, sampler.batch_size // num_particles), num_samples)

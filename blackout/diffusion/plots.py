@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
-from blackout.files import arrange_tiles
+from blackout.pictures import arrange_tiles
 
 WHITE = 255  # brightness
 
@@ -143,7 +143,7 @@ def relative_heat_map(
     element_names: Sequence[str] = (),
     row_names: Sequence[str] = (),
 ) -> Image.Image:
-    """Draw vectors as rows, each count compared with the mean of its element.
+    """Draw vectors as rows of a heat map of counts relative to the mean of their element.
 
     Brightness is x / (x + mean): 0 is black, the mean is grey, and far above it is white. So
     elements of all sizes can be seen next to each other. With names of elements, only the 64 with

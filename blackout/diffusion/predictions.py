@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from blackout.representation import format_fields
 
 
 class Prediction(Protocol):
-    """The conditional mean of a process's statistic, as losses, kernels and bounds need it."""
+    """Protocol of a prediction: the conditional mean of a statistic, float32 and float64."""
 
     @property
     def mean(self) -> Tensor:
@@ -49,7 +49,7 @@ NEVER = -1e4  # log of a mean of 0: finite, so that 0 births times it are 0; e^N
 
 
 class MissingCount(Protocol):
-    """A distribution of N = X_0 - X_t for every element, independent of one another."""
+    """Protocol of a distribution of the missing count N = X_0 - X_t, independent per element."""
 
     def log_prob(self, missing: Tensor) -> Tensor:
         """Return log P(N = missing), float32 of the shape of the integers `missing`."""
@@ -121,28 +121,52 @@ class CategoricalPrediction:
         return self.log_probs.double().exp()
 
 
-def require(value: object, kind: type[Kind], part: object, process: object, needed: str) -> Kind:
-    """Return `value` if it is of the kind that a kernel, corrector or loss needs.
+def require(
+    value: object, kind: type[Kind], part: object, process: object, requirement: str
+) -> Kind:
+    """Return `value`, after checking that it is of the class that a component needs.
 
     Args:
         value: a prediction, a target or a process.
         kind: its class.
         part: the component that needs it, for the message.
         process: the process it is used with, for the message; None if that is not known.
-        needed: what the part needs, in words.
+        requirement: what the part needs, in words.
 
     Raises:
         ValueError: `value` is of another kind.
     """
     if isinstance(value, kind):
         return value
-    raise mismatch_error(part, process, needed)
+    raise mismatch_error(part, process, requirement)
 
 
-def mismatch_error(part: object, process: object, needed: str) -> ValueError:
-    """Return the error of a part that does not fit a process or a head; see `require`."""
+def mismatch_error(part: object, process: object, requirement: str) -> ValueError:
+    """Return the error for a component that does not fit a process or a head; see `require`."""
     name = "this process" if process is None else f"the process {type(process).__name__}"
     return ValueError(
-        f"{type(part).__name__} does not fit {name} with this head: it needs {needed}; "
+        f"{type(part).__name__} does not fit {name} with this head: it needs {requirement}; "
         "`process=` alone chooses head, loss and sampler that do"
+    )
+
+
+class PredictedProcess(Protocol):
+    """Protocol of a process that names the kind of prediction its rates need."""
+
+    prediction: ClassVar[type[Prediction]]
+
+
+def predict_statistic(denoiser: Denoiser, process: PredictedProcess, xt: Tensor, t: Tensor) -> Any:
+    """Evaluate the denoiser, and check that its prediction is of the kind that the process needs.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    prediction = denoiser(xt, t)
+    kind = process.prediction
+    if isinstance(prediction, kind):
+        return prediction
+    raise ValueError(
+        f"the likelihood bound of the process {type(process).__name__} needs a {kind.__name__}, "
+        f"not the head's {type(prediction).__name__}"
     )

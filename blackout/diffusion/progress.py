@@ -16,7 +16,7 @@ from blackout.diffusion.sampling import Callback
 def progress_bar(
     num_batches: int, num_steps: int, callback: Callback | None, *, enabled: bool
 ) -> Iterator[Callback | None]:
-    """Show a bar in a terminal or a notebook, which the callback that is yielded advances.
+    """Show a progress bar in a terminal or notebook, and yield the callback that advances it.
 
     Args:
         num_batches: that will be drawn.

@@ -17,7 +17,7 @@ NOISE_KEY = 21  # key of the forward process among the uses of a seed
 def restart(
     draw: CountDraw, x0: Tensor, t: Tensor, index: Tensor, seed: int, callback: Watch
 ) -> Tensor:
-    """Noise data to time t, and sample from there.
+    """Corrupt data up to time t with the forward process, and sample back from there.
 
     Args:
         draw: the model, its sampler and classes.
@@ -51,7 +51,7 @@ def restart(
 
 
 def time_at(draw: CountDraw, fraction: float) -> Tensor:
-    """Return the time after which a fraction of the sampler's steps remains, float64 []."""
+    """Return the time at which a fraction of the sampler's steps remains, float64 []."""
     times = draw.sampler.memoryless.times(draw.model.schedule)
     return times[max(1, round(fraction * (len(times) - 1)))]
 
@@ -59,7 +59,7 @@ def time_at(draw: CountDraw, fraction: float) -> Tensor:
 def restoration_panels(
     draw: CountDraw, x0: Tensor, survival: float, index: Tensor, seed: int
 ) -> Tensor:
-    """Remove units from data at random, and show what they may have been.
+    """Remove units from an image at random, and return restorations with their mean and spread.
 
     Args:
         draw: the model and its sampler.

@@ -16,9 +16,10 @@ from blackout.component import Stats, component
 from blackout.config.descriptions import to_description
 from blackout.config.instantiate import instantiate
 from blackout.diffusion.correctors import MAX_STEPS, NO_CORRECTION, Correction
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import Kernel, StatefulKernel, Trapezoidal
-from blackout.diffusion.schedules import DataEnds, Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.errors import ensure, refuse
 from blackout.representation import format_fields
 from blackout.training.model import evaluating
@@ -29,7 +30,7 @@ NO_GUIDANCE = Guidance()
 
 
 def choose_kernel(settings: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
-    """Return kernel and number of steps if the settings leave them to the data, `sampler=counts`.
+    """Return kernel and number of steps where the settings leave them open, as `sampler=counts`.
 
     Counts whose distribution is predicted are drawn from it by `PosteriorBridge`. That kernel is of
     first order, and takes twice as many steps as the second-order default.
@@ -102,19 +103,22 @@ class Sampler:
 
     @property
     def memoryless(self) -> Sampler:
-        """The sampler for runs whose states are exchanged or replaced between steps."""
+        """This sampler, with a memoryless kernel in place of a stateful one.
+
+        Runs need it if particles are resampled or elements are overwritten between steps.
+        """
         if isinstance(self.kernel, StatefulKernel):
             return replace(self, kernel=self.kernel.memoryless)
         return self
 
-    def earliest_time(self, ends: DataEnds) -> float:
+    def earliest_time(self, ends: GridEnds) -> float:
         """Return the earliest final time at which samples of such data may start."""
         if self.poisson_start and isinstance(self.kernel, StatefulKernel):
             return self.kernel.earliest_time(ends)
         return ends.earliest_time()
 
     def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which a network is evaluated with this dropout and precision.
+        """Return a context that evaluates a network with the dropout and precision set here.
 
         See `blackout.training.model.evaluating`.
         """

@@ -48,7 +48,7 @@ class SamplingPlan:
         correction: corrector steps after the kernel's.
         data_mean: E[X_0], broadcastable to a batch, for a prior that can use it (pure death's
             Poisson start); None starts without it.
-        known: observed elements of X_0, for inpainting.
+        known_elements: observed elements of X_0, for inpainting.
         device: where the batch is.
     """
 
@@ -58,7 +58,7 @@ class SamplingPlan:
     kernel: Kernel = BINOMIAL_BRIDGE
     correction: Correction = NO_CORRECTION
     data_mean: Tensor | None = None
-    known: KnownElements | None = None
+    known_elements: KnownElements | None = None
     device: torch.device | str = "cpu"
 
     __repr__ = format_fields
@@ -117,8 +117,8 @@ def run_sampler(
 
     # 2. Path of the known elements, and the kernel and the denoiser of this run.
     path = None
-    if plan.known is not None:
-        path = KnownPath(plan.known.expand_to(shape, device), process, generator)
+    if plan.known_elements is not None:
+        path = KnownPath(plan.known_elements.expand_to(shape, device), process, generator)
         xt = path.advance(num_steps, times[-1], xt)
     kernel = plan.kernel
     if isinstance(kernel, StatefulKernel):

@@ -15,7 +15,7 @@ MIN_MEAN = 1e-12  # missing units of a sample whose total is reached; a mean mus
 
 @dataclass(frozen=True)
 class TotalDenoiser:
-    """Predictions of pure death given the total count T of X_0, scaled to what the total lacks.
+    """Denoiser whose predicted missing counts are scaled so that each sample reaches a total T.
 
     E[sum N | X_t, sum X_0 = T] = T - sum X_t exactly, whatever the data. A network with the total
     as input satisfies it only nearly. The shares of the elements in the missing units stay as they
@@ -32,7 +32,7 @@ class TotalDenoiser:
     total: float
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
-        """Return y (T - sum X_t) / sum y [B, ...], for the denoiser's prediction y.
+        """Return the scaled prediction y (T - sum X_t) / sum y, [B, ...].
 
         Args:
             xt: counts [B, ...].

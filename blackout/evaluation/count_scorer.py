@@ -113,7 +113,8 @@ class CountScorer:
         Raises:
             UserError: unreadable, or not counts of the source's shape and range.
         """
-        return {"samples": read_samples(path, _check_counts(source)), **read_labels(path)}
+        samples = read_samples(path, _check_counts(source))
+        return {"samples": samples, **read_labels(path, len(samples))}
 
 
 def _check_counts(source: Source) -> CountData:

@@ -104,7 +104,7 @@ class Features(NamedTuple):
     logits: Tensor | None
 
 
-@component(passed=("extractor",), ask="metrics=custom")
+@component(partial_for=("extractor",), command_line="metrics=custom")
 class ModuleExtractor:
     """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or also logits.
 
@@ -209,7 +209,7 @@ def full_float32(device: torch.device | str) -> Iterator[None]:
             backend.fp32_precision = precision
 
 
-@component(passed=("extractor",))
+@component(partial_for=("extractor",))
 class Inception(ModuleExtractor):
     """Inception-v3 of 2015 as ported by torch-fidelity, the network that defines FID, IS and KID.
 
@@ -287,7 +287,7 @@ def _download(url: str, path: Path) -> None:
         ) from error
 
 
-@component(passed=("extractor",))
+@component(partial_for=("extractor",))
 class Classifier(ModuleExtractor):
     """A small convolutional classifier of labelled grey images; its features precede the logits.
 

@@ -156,7 +156,8 @@ class ImageScorer:
         Raises:
             UserError: unreadable, or not integers of the shape and range of `source`.
         """
-        return {"samples": read_samples(path, check_images(source)), **read_labels(path)}
+        samples = read_samples(path, check_images(source))
+        return {"samples": samples, **read_labels(path, len(samples))}
 
     @torch.inference_mode(False)
     def _reference(

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from blackout.files import arrange_tiles, replacing, save_picture, write_table
+from blackout.files import replacing, write_table
 from blackout.flows.annealed_importance import draw_reference_samples
 from blackout.flows.path import estimate_along_path
 from blackout.flows.refinement import Clusters, is_ferromagnetic
@@ -21,6 +21,7 @@ from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
 from blackout.flows.targets.energy_network import BITS_PER_COORDINATE, decode, encode
 from blackout.flows.weights import Z_95, effective_sample_size, log_mean_exp
+from blackout.pictures import arrange_tiles, save_picture
 from blackout.protocols import Samples
 
 # reference samples of the diagnostics

@@ -49,7 +49,7 @@ BODIES = {"ResidualMLP": ResidualMLP, "SequenceConvolution": SequenceConvolution
 def describe_body(
     shape: Sequence[int], levels: int | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """Return the description of a body that fits the data, a mapping with `_target_`.
+    """Return the description of the body that `body_for` makes, a mapping with `_target_`.
 
     Args:
         shape: of one sample, see `body_for`.
@@ -148,7 +148,7 @@ def body_for(  # noqa: PLR0913 - built from YAML
     ordered: bool | None = None,
     covariate_levels: Sequence[int] | None = None,
 ) -> nn.Module:
-    """Make a body that fits the data: a residual MLP, dilated convolutions or a U-Net.
+    """Make the default network body for a shape: a residual MLP, dilated convolutions or a U-Net.
 
     Vectors of counts get a residual MLP; vectors of unordered levels dilated convolutions; images,
     series, volumes and ordered vectors a U-Net.
@@ -191,11 +191,11 @@ def body_for(  # noqa: PLR0913 - built from YAML
 
 
 def body_and_inputs(arguments: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
-    """Return body and inputs of a `CountNetwork` that follow from the data.
+    """Choose body and inputs of a `CountNetwork` where they depend on the data.
 
-    The description of `body_for` is replaced by that of the body it chooses. For vectors of
-    unordered levels, that body and a `Transformer` embed the levels of the data and a mask. The
-    inputs then leave the levels as they are.
+    The description of `body_for` is replaced by that of the body it chooses. Vectors of unordered
+    levels are embedded by that body or by a `Transformer`, with the mask as a further state. Their
+    inputs are then the levels themselves.
 
     Args:
         arguments: of the network, as the user set them.

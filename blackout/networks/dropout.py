@@ -24,7 +24,7 @@ MAX_SEED = 2**63 - 1  # largest seed of a mask
 
 
 class BatchShard(NamedTuple):
-    """Share of a batch that one of several processes trains on: every W-th sample."""
+    """Part of a batch on one of W processes: every W-th sample."""
 
     rank: int = 0
     num_processes: int = 1
@@ -50,12 +50,12 @@ class Dropout(nn.Dropout):
 
     @property
     def num_dropped(self) -> int:
-        """Number of the 65,536 values of 16 bits for which an element is dropped."""
+        """Number of 16-bit values, out of 65,536, for which an element is dropped."""
         return round(NUM_VALUES * self.p) if self.training else 0
 
     @property
     def threshold(self) -> int:
-        """Value of int16 bits below which an element is dropped."""
+        """Smallest int16 value for which an element is kept."""
         return self.num_dropped - INT16_OFFSET
 
     @property

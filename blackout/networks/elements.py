@@ -57,7 +57,7 @@ class Elements:
 
 
 def estimate_gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Estimate the gain R from the variance of totals beyond the sum of the elements' variances.
+    """Estimate R of the gain from the covariance of elements: the excess variance of their total.
 
     Args:
         total_variance: Var(sum X_0) over samples, float64 [].

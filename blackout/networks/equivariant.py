@@ -59,7 +59,7 @@ class UnitTimeEmbedding(nn.Module):
 
 
 class StateEncoding(nn.Module):
-    """States as numbers: ±1 for two states, else one-hot; integers [B, d] -> [B, d, channels].
+    """Encoding of states: ±1 for two states, else one-hot; integers [B, d] -> [B, d, channels].
 
     Args:
         levels: number S of states of a site.

@@ -43,7 +43,7 @@ class GraphBatch:
 
     @cached_property
     def shells(self) -> Tensor:
-        """1 where node j is in class k + 1 of node i, float32 [B, NUM_DISTANCE_CLASSES - 1, d, d].
+        """Indicator that nodes i and j are in class k + 1, float32 [B, classes - 1, d, d].
 
         It is 0 for padding nodes.
         """
@@ -55,7 +55,7 @@ class GraphBatch:
 
     @cached_property
     def shell_sizes(self) -> Tensor:
-        """Number of nodes in every class of a node, float32 [B, d, NUM_DISTANCE_CLASSES - 1]."""
+        """Number of nodes in each distance class of a node, float32 [B, d, classes - 1]."""
         return self.shells.sum(-1).transpose(1, 2)
 
     @cached_property
@@ -67,12 +67,12 @@ class GraphBatch:
         return self.adjacency.nonzero(as_tuple=True)
 
     def select(self, rows: Tensor) -> GraphBatch:
-        """Return the graphs of these rows, given by number or by a mask."""
+        """Return the graphs of some rows, int64 [b] or bool [B]."""
         return GraphBatch(*(getattr(self, field.name)[rows] for field in dataclass_fields(self)))
 
 
 def compute_distance_classes(adjacency: Tensor) -> Tensor:
-    """Compute the classes of pairs of nodes by the length of their shortest path.
+    """Compute the distance class of every pair of nodes, by the length of their shortest path.
 
     Class 0 is the node itself; 1, 2 and 3 are these distances; 4 is farther; 5 is not connected.
 

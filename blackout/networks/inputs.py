@@ -37,7 +37,7 @@ FINAL_TIME = 15.0  # last observation time of the paper, except for binarised MN
 @component("inputs")
 @dataclass(frozen=True)
 class PaperInputs:
-    """Input of the paper's code: X_t minus half of its largest possible mean, in counts.
+    """Input of the paper's code: X_t - e^-t max_count / 2, in counts.
 
     Args:
         max_count: largest possible count, at least 1.
@@ -216,7 +216,7 @@ class StateInputs:
 
 @component("inputs")
 class CountInputs(nn.Module):
-    """Input on the scale on which negative binomial counts are about equally noisy.
+    """Input on a variance-stabilising scale of negative binomial counts, per element.
 
     With q = e^-t, an element's mean m and its concentration r,
 
@@ -278,7 +278,7 @@ class CountInputs(nn.Module):
         return log_term * torch.sqrt(r * ((r + expected) / (1 + expected)))
 
     def prediction_log_ratio(self, t: Tensor, log_ratio: Tensor) -> Tensor:
-        """Return the change of log E[X_0 - X_t | X_t] when the means change by e^log_ratio.
+        """Return by how much log E[X_0 - X_t | X_t] changes if the means change by e^log_ratio.
 
         Given X_t, the rate of the missing counts has a gamma distribution of shape r + X_t, whose
         mean changes by this factor.
@@ -296,7 +296,7 @@ class CountInputs(nn.Module):
 
 
 def time_index(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
-    """Return the paper's time index, continued to real times: (T - 1) (L - u) / 2L, u = logit e^-t.
+    """Return the paper's time index, (T - 1) (L - u) / 2L with u = logit e^-t, for any real time.
 
     It equals k - 1 at the paper's observation time t_k = softplus(-u_k), where u_k runs from
     L = log(e^final_time - 1) down to -L in T = 1000 steps.
@@ -446,7 +446,7 @@ def set_elements(
     class_log_ratios: Tensor | None = None,
     training_log_ratios: Tensor | None = None,
 ) -> None:
-    """Set the statistics of the data in every part of a network that scales counts by them.
+    """Set the statistics of the data in all `CountInputs` of a network, by which they scale counts.
 
     Args:
         network: a `CountNetwork`, or a module that contains some.

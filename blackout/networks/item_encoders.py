@@ -312,7 +312,7 @@ class TokenEncoder(nn.Module):
 
 @component("encoder")
 class ItemEncoder(nn.Module):
-    """Encoder of any numbers: an MLP with one hidden layer on the flattened item.
+    """Encoder of items of any shape: an MLP with one hidden layer on the flattened item.
 
     Args:
         item_shape: of one item.

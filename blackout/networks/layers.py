@@ -25,7 +25,7 @@ from blackout.networks.dropout import Dropout
 
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """Return a context without autocast on the device of `x`, for the two ends of a network.
+    """Return a context that disables autocast, for the first and last layers of a network.
 
     bfloat16 has 8 significant bits. At the ends, where counts go in and out, it would blur
     neighbouring counts and hardly save time.
@@ -96,7 +96,7 @@ CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 def init_weights(layer: Affine, scale: float = 1.0) -> Affine:
-    """Draw weights [out, in, ...] uniformly, with variance 2 scale / (fan in + fan out); bias 0.
+    """Initialise a layer: uniform weights of variance 2 scale / (fan in + fan out), bias 0.
 
     Returns:
         The layer itself.
@@ -181,7 +181,7 @@ def _affine_parameters(
 
 
 class GroupNorm(nn.GroupNorm):
-    """PyTorch's group norm in the dtype of its input, by faster or more exact ways on CPUs.
+    """Group norm in the dtype of its input; on CPUs faster or more exact than PyTorch's.
 
     It computes (x - mean) / std over the pixels and channels of a group, then applies a weight and
     a bias per channel.
@@ -216,7 +216,7 @@ class GroupNorm(nn.GroupNorm):
     def activate(
         self, x: Tensor, film: Tensor | None = None, dropout: Dropout | None = None
     ) -> Tensor:
-        """Normalise, modulate, apply SiLU and dropout, in one pass on a CPU where that is faster.
+        """Normalise, modulate, and apply SiLU and dropout; on a CPU in one pass where faster.
 
         Args:
             x: features, [B, C, ...].
@@ -303,7 +303,7 @@ def modulate(x: Tensor, film: Tensor) -> Tensor:
 
 
 def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
-    """Return (x + h) / sqrt(2) in the dtype of h, which keeps the variance of independent summands.
+    """Return the residual sum (x + h) / sqrt(2), which preserves variance, in the dtype of h.
 
     References: Song et al. 2021, appendix H.
     """
@@ -330,7 +330,7 @@ def check_sizes(network: str, minimum: int = 1, **sizes: int) -> None:
 
 
 def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,)) -> list[int]:
-    """Return the longest side at each level of a network that halves images between levels.
+    """Return the longest image side at each level of a U-Net, which halves sides between levels.
 
     Args:
         shape: of one sample, channels first.

@@ -147,7 +147,7 @@ class ResidualMLP(nn.Module):
 
 
 def shared_time(time_index: Tensor) -> Tensor:
-    """Return one time index, [1], if all of a batch [B] are equal on the CPU; else all of them.
+    """Return a single time index, [1], if all of a batch on the CPU are equal; else all, [B].
 
     In sampling, all elements of a batch have one time, and half of the work of a perceptron depends
     on time alone. Other devices would have to wait for the comparison.
@@ -159,7 +159,7 @@ def shared_time(time_index: Tensor) -> Tensor:
 
 
 class ElementCurves(nn.Module):
-    """Curve of every element's own count, which changes with time.
+    """Learned function of each element's own count and the time: a piecewise linear curve.
 
     The curves are piecewise linear in log2(1 + count) between knots at counts of 0, 1, 3, 7, ...,
     and constant beyond the last: the steps from 0 to 1 and from 1 to 2 are often not smooth. A

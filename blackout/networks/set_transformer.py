@@ -325,7 +325,7 @@ class TransformerLayer(nn.Module):
 
 
 def attention_mask(num_items: int, num_extra: int) -> Tensor:
-    """Return who attends to whom, bool [num_items + num_extra] squared.
+    """Return the attention mask: which row may attend to which column, bool [n, n].
 
     Items attend to items; an extra token to all items and to the extra tokens before it.
 

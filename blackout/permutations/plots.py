@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
-from blackout.files import arrange_tiles
 from blackout.permutations.metrics import rearrange, wrong_positions
+from blackout.pictures import arrange_tiles
 from blackout.protocols import Samples
 
 # kind of items -> name of the picture of solved puzzles

@@ -73,10 +73,10 @@ class Condition:
             if name not in index:
                 letters = f", A..{chr(64 + n)}" if n <= NUM_LETTERS else ""
                 allowed = ", ".join(names[:5]) if names else f"0..{n - 1}{letters}"
-                raise UserError(f"given: there is no item {name!r}; items are {allowed}")
+                raise UserError(f"condition: there is no item {name!r}; items are {allowed}")
             refuse(
                 names.count(name) > 1,
-                f"given: {names.count(name)} items are called {name!r}; use its number",
+                f"condition: {names.count(name)} items are called {name!r}; use its number",
             )
             return index[name]
 
@@ -88,7 +88,7 @@ class Condition:
             match = CLAUSE.fullmatch(clause.strip())
             if match is None:
                 raise UserError(
-                    f"given: {clause.strip()!r} is not understood: say A before B, A after B, "
+                    f"condition: {clause.strip()!r} is not understood: say A before B, A after B, "
                     "A first, A last, A at 2 (positions from 0), separated by commas"
                 )
             item = parse_item(match[1])
@@ -112,7 +112,7 @@ class Condition:
             item = min(candidates, key=latest.__getitem__, default=-1)
             refuse(
                 item < 0 or latest[item] < position,
-                f"given: no order fulfils {text!r}; leave out a clause",
+                f"condition: no order fulfils {text!r}; leave out a clause",
             )
             remaining.remove(item)
         before = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
@@ -182,7 +182,7 @@ def summarise_orders(
     Returns:
         `places` float64 [b, n, n], the probability of every item (column) at every position (row);
         `pairs` [b, n, n], that every item (row) comes before every other (column); `top` and
-        `top_log_prob` of `most_probable_orders`; with a condition `given_log_prob` [b], the
+        `top_log_prob` of `most_probable_orders`; with a condition `condition_log_prob` [b], the
         log-probability of it.
 
     Raises:
@@ -198,7 +198,7 @@ def summarise_orders(
         condition_log_prob = log_weights.logsumexp(1) - total
         if bool((condition_log_prob == -torch.inf).any()):
             raise UserError(
-                f"given: none of {orders.shape[1]:,} orders of this model "
+                f"condition: none of {orders.shape[1]:,} orders of this model "
                 f"fulfils {condition.text!r}; ask for less"
             )
     log_weights = log_weights.log_softmax(-1)
@@ -208,7 +208,7 @@ def summarise_orders(
     summary = {"places": place_probabilities(orders, log_weights), "pairs": torch.stack(pairs, 1)}
     summary |= most_probable_orders(orders, log_weights, top)
     if condition is not None:
-        summary["given_log_prob"] = condition_log_prob
+        summary["condition_log_prob"] = condition_log_prob
     return summary
 
 

@@ -101,10 +101,10 @@ class UnusedSetting(NamedTuple):
 
 UNUSED_SETTINGS = {
     "guidance.scale": UnusedSetting(1, "the prior is the distribution without guidance"),
-    "guidance.between": UnusedSetting(None, "the prior is the distribution without guidance"),
+    "guidance.logit_range": UnusedSetting(None, "the prior is the distribution without guidance"),
     "correction.steps": UnusedSetting(0, "reverse runs take no corrector steps"),
     "correction.corrector": UnusedSetting(None, "reverse runs take no corrector steps"),
-    "correction.between": UnusedSetting(None, "reverse runs take no corrector steps"),
+    "correction.logit_range": UnusedSetting(None, "reverse runs take no corrector steps"),
     "inpainting_particles": UnusedSetting(
         None, "posterior=overwrite posterior.particles=16 weights particles as inpaint= does"
     ),

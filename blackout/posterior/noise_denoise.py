@@ -129,7 +129,7 @@ class NoiseDenoise(Method):
             prior.process,
             prior.reverse_times(t),
             prior.kernel,
-            known=KnownElements(x, mask.to(x.device).expand(x.shape)),
+            known_elements=KnownElements(x, mask.to(x.device).expand(x.shape)),
             device=x.device,
         )
         particles = Particles(self.candidates, threshold=0.0, retain_first=True)

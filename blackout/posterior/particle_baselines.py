@@ -370,7 +370,9 @@ class Overwrite(Method):
             times,
             prior.kernel,
             data_mean=prior.data_mean,
-            known=KnownElements(repeat_rows(y, run.num_samples).expand(shape), mask.expand(shape)),
+            known_elements=KnownElements(
+                repeat_rows(y, run.num_samples).expand(shape), mask.expand(shape)
+            ),
             device=prior.device,
         )
         if self.particles == 1:

@@ -14,7 +14,8 @@ from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge, Reve
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler, source_at
-from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
+from blackout.diffusion.survival import logit_survival, time_of_logit
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import RandomSource, SampleStreams
 from blackout.representation import format_fields
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from blackout.files import save_picture
+from blackout.pictures import save_picture
 from blackout.posterior import diagnostics
 from blackout.posterior.blind import BlindProblem
 from blackout.posterior.diagnostics import QUANTILE_PROBABILITIES

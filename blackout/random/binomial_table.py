@@ -27,7 +27,7 @@ MAX_NATS = 38.0  # e^-38 = 3e-17 is below the spacing of uniforms; rarer counts 
 
 
 class Digit(NamedTuple):
-    """One digit of n, (n >> shift) & mask."""
+    """A digit of the number of trials n: (n >> shift) & mask."""
 
     shift: int
     mask: int
@@ -38,7 +38,7 @@ BASE_16 = (Digit(4, 15), Digit(0, 15))
 
 
 def has_table(n: Tensor, p: Tensor) -> bool:
-    """Return whether a table pays: many uint8 counts [B, ...] in a sample, which share p."""
+    """Return whether a table is faster: for many uint8 counts per sample with a common p."""
     if n.dtype != torch.uint8 or n.ndim == 0 or n[:1].numel() < MIN_ELEMENTS:
         return False
     if p.ndim == 0:
@@ -50,16 +50,16 @@ def binomial_by_table(
     draw: Draw,
     n: Tensor,
     p: Tensor,
-    flipped: Tensor,
+    is_flipped: Tensor,
     kernels: ModuleType | None = None,
 ) -> Tensor:
-    """Draw Binomial(n, p), or n minus that where `flipped`.
+    """Draw Binomial(n, p) from tables; where `is_flipped`, return n minus the draw.
 
     Args:
         draw: random numbers.
         n: uint8 [B, ...].
         p: at most 1/2, float64; a scalar, or one per sample [B].
-        flipped: bool of p's shape.
+        is_flipped: bool of p's shape.
         kernels: `blackout.random.triton_draws`, to look up each digit in one kernel.
 
     Returns:
@@ -67,9 +67,9 @@ def binomial_by_table(
     """
     flat_n = n.reshape(len(n), -1).contiguous()
     if can_read_values(n):
-        counts = _draw_sorted(draw, flat_n, p, flipped, kernels)
+        counts = _draw_sorted(draw, flat_n, p, is_flipped, kernels)
     else:
-        counts = _draw_both(draw, flat_n, p, flipped, kernels)
+        counts = _draw_both(draw, flat_n, p, is_flipped, kernels)
     return counts.view(n.shape)
 
 
@@ -77,7 +77,7 @@ def _draw_sorted(
     draw: Draw,
     n: Tensor,
     p: Tensor,
-    flipped: Tensor,
+    is_flipped: Tensor,
     kernels: ModuleType | None,
 ) -> Tensor:
     """Draw in chunks of samples with similar p, whose tables have similar lengths; uint8 [B, E]."""
@@ -96,7 +96,7 @@ def _draw_sorted(
             continue
         for chunk in rows.split(chunk_samples):
             chunk_p = p[chunk] if p.ndim else p.view(1)
-            chunk_flipped = flipped[chunk] if p.ndim else flipped
+            chunk_flipped = is_flipped[chunk] if p.ndim else is_flipped
             tables = binomial_tables(chunk_p, max_n, digits)
             chunk_n = n.index_select(0, chunk)
             chunk_draw = draw.select(chunk)
@@ -109,7 +109,7 @@ def _draw_both(
     draw: Draw,
     n: Tensor,
     p: Tensor,
-    flipped: Tensor,
+    is_flipped: Tensor,
     kernels: ModuleType | None,
 ) -> Tensor:
     """Draw with both kinds of digits, and select by p on the device; uint8 [B, E]."""
@@ -118,7 +118,7 @@ def _draw_both(
     for start in range(0, len(n), chunk_samples):
         rows = slice(start, start + chunk_samples)
         chunk_p = p[rows] if p.ndim else p
-        chunk_flipped = flipped[rows] if p.ndim else flipped
+        chunk_flipped = is_flipped[rows] if p.ndim else is_flipped
         counts_of_digits = []
         for digits in (UNDIVIDED, BASE_16):
             tables = binomial_tables(chunk_p.view(-1), 255, digits)
@@ -163,7 +163,7 @@ def binomial_tables(p: Tensor, max_n: int, digits: tuple[Digit, ...]) -> list[Te
 def look_up(
     draw: Draw,
     n: Tensor,
-    flipped: Tensor,
+    is_flipped: Tensor,
     digits: tuple[Digit, ...],
     tables: list[Tensor],
     kernels: ModuleType | None = None,
@@ -173,7 +173,7 @@ def look_up(
     Args:
         draw: random numbers; digit d uses attempt d.
         n: uint8 [B, E].
-        flipped: bool [B] or a scalar; there, n minus the count is returned.
+        is_flipped: bool [B] or a scalar; there, n minus the count is returned.
         digits: of n.
         tables: of `binomial_tables`, for B samples or for one that is shared.
         kernels: as in `binomial_by_table`.
@@ -193,7 +193,7 @@ def look_up(
         uniforms = draw.uniform(tuple(n.shape), attempt)
         counts += inverse_cdf(table.view(-1, num_columns), rows, uniforms)
     counts = torch.minimum(counts, n)  # rounding may leave P(X <= n) below 1
-    return torch.where(flipped[..., None], n - counts, counts)
+    return torch.where(is_flipped[..., None], n - counts, counts)
 
 
 @lru_cache

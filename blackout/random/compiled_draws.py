@@ -26,7 +26,7 @@ _num_drawn = [0]  # elements that this process has drawn on a CPU without numba
 
 
 def compiler_version() -> str:
-    """Return the compiler of draws from streams on a CPU, such as "numba 0.61.0", or "none".
+    """Return the compiler of random draws on a CPU, such as "numba 0.61.0", or "none".
 
     `NUMBA_DISABLE_JIT=1` switches numba off.
     """
@@ -35,7 +35,7 @@ def compiler_version() -> str:
 
 
 def load_if_worthwhile(x: Tensor) -> ModuleType | None:
-    """Return the compiled draws for x's device, or None to draw with torch.
+    """Return the module of compiled draws for the device of x; None where torch is faster.
 
     On a CPU, numba takes about a second to load. It is loaded only after so many elements were
     drawn that this is little, unless it is there already.
@@ -90,7 +90,7 @@ def kernels_agree(
     num_samples: int,
     num_elements: int,
 ) -> bool:
-    """Return whether compiled draws [num_samples, num_elements] equal those of `torch_draws`."""
+    """Test whether compiled draws [num_samples, num_elements] equal those of `torch_draws`."""
     streams = SampleStreams(0, torch.arange(num_samples, device=device)).step(0)
     draws = [streams.next_draw() for _ in range(3)]
 

@@ -48,7 +48,7 @@ def cumulative_probabilities(weights: Tensor) -> Tensor:
 
 
 def systematic_resampling(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """Choose P ancestors among P weighted particles with one uniform.
+    """Draw P ancestors of P weighted particles by systematic resampling, from one uniform.
 
     A particle with normalised weight w is chosen floor(P w) or ceil(P w) times, and P w times on
     average.

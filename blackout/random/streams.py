@@ -104,7 +104,7 @@ def fold_seed(seed: int, *values: int) -> int:
 
 
 def words(seed: int, first: Tensor, size: int) -> Tensor:
-    """Return parts of SplitMix64's sequence for a seed.
+    """Return rows of consecutive words of SplitMix64's sequence for a seed.
 
     Args:
         seed: of the sequence.
@@ -119,7 +119,9 @@ def words(seed: int, first: Tensor, size: int) -> Tensor:
 
 
 class Draw:
-    """One draw per element of a batch; a rejection method may use several attempts of it.
+    """Uniform random numbers for one draw of all elements of a batch.
+
+    A rejection method may take several attempts, each with uniforms of its own.
 
     Args:
         keys: int64 [B], one for each sample of the batch.
@@ -159,7 +161,7 @@ class Draw:
 
 
 class GeneratorDraw(Draw):
-    """One draw from a torch generator: every call returns its next numbers, in [0, 1)."""
+    """Uniform random numbers in [0, 1) from a torch generator: each call returns its next ones."""
 
     def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
         self._generator = generator
@@ -176,7 +178,7 @@ class GeneratorDraw(Draw):
 
 
 class StepStreams:
-    """Random numbers of a batch of samples within one step; each draw has the next number.
+    """Random numbers of a batch of samples within one step; draws are numbered 1, 2, ...
 
     Args:
         keys: int64 [B], one for each sample of the batch.
@@ -195,7 +197,7 @@ class StepStreams:
 
 
 class SampleStreams:
-    """Random numbers of the samples with given indices.
+    """Random numbers of a batch of samples, each a function of the seed and the sample's index.
 
     Args:
         seed: any integer.
@@ -223,7 +225,7 @@ class SampleStreams:
         self._keys = mix_((indices + 1).mul_(signed(GOLDEN_GAMMA)).add_(signed(seed)))
 
     def step(self, number: int) -> StepStreams:
-        """Return the random numbers of one step of a sampler or of training."""
+        """Return the random numbers for one step of a sampler or of training."""
         return StepStreams(fold_in(self._keys, number))
 
     def fold_in(self, data: int) -> SampleStreams:
@@ -238,7 +240,7 @@ class SampleStreams:
         return self._from_keys(self._keys[rows])
 
     def particles(self, num_particles: int) -> SampleStreams:
-        """Return the streams of the particles of every sample, sample after sample.
+        """Return streams for P particles of every sample, [B * P], sample after sample.
 
         Particle p of sample k is a function of (seed, k, p), whatever the number of particles.
         """
@@ -265,7 +267,7 @@ def can_read_values(x: Tensor) -> bool:
 
 
 def next_draw(generator: RandomSource, device: torch.device) -> Draw:
-    """Return the next draw of streams, or of a torch generator with its numbers on `device`."""
+    """Return the uniforms for the next draw, from streams or from a torch generator on `device`."""
     if isinstance(generator, StepStreams):
         return generator.next_draw()
     return GeneratorDraw(generator, device)

@@ -13,7 +13,7 @@ INT16_PER_WORD = 4  # a word has 64 bits
 
 
 def random_words(seed: int, first: Tensor, size: int) -> Tensor:
-    """Return rows of words, as `blackout.random.streams.words` does, by numba where it is faster.
+    """Return rows of random words, as `blackout.random.streams.words`; by numba where faster.
 
     Args:
         seed: of the sequence.

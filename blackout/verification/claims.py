@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from blackout.diffusion.schedules import fisher_times, logit_times, step_times
+from blackout.diffusion.time_grids import fisher_times, logit_times, step_times
 from blackout.verification import process_pairs
 from blackout.verification.draws import MIN_P_VALUE, PURE_DEATH_KERNELS
 from blackout.verification.process_pairs import CHAIN_LENGTH, MakePair
@@ -57,7 +57,7 @@ CORRECTOR_GRIDS: Mapping[str, Grid] = {
 
 @dataclass(frozen=True)
 class Study:
-    """One subject on one grid.
+    """Convergence study: the kernels of one subject on one family of time grids.
 
     Attributes:
         subject: process and data.
@@ -76,7 +76,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Result:
-    """The errors of one kernel in a study.
+    """Errors of one kernel in a convergence study, with the claimed order.
 
     Attributes:
         kernel: by name.
@@ -92,7 +92,7 @@ class Result:
 
     @property
     def order(self) -> float:
-        """The order p between the last two runs; inf for an exact kernel."""
+        """Order of convergence from the last two runs; inf for an exact kernel."""
         if max(self.errors) < EXACT_ERROR:
             return math.inf
         error_ratio = self.errors[-2] / self.errors[-1]
@@ -100,7 +100,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether the order is at least the one claimed."""
+        """Whether the measured order is at least the claimed one."""
         return self.claim is None or self.order >= self.claim
 
 

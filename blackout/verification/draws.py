@@ -74,7 +74,7 @@ class TabulatedCounts:
 
 
 class ExactDenoiser:
-    """The denoiser that a perfect network would be, for pure death.
+    """Exact denoiser of toy data under pure death: what a perfect network would predict.
 
     Args:
         toy: the data.
@@ -102,7 +102,7 @@ class ExactDenoiser:
 
 
 class ExactJumpDenoiser:
-    """The denoiser that a perfect network would be, for any process.
+    """Exact denoiser of toy data under any process: what a perfect network would predict.
 
     Args:
         toy: data and process.
@@ -135,7 +135,7 @@ class ExactJumpDenoiser:
 
 @dataclass(frozen=True)
 class KernelUnderTest:
-    """One of the package's kernels, with a toy and the exact denoiser of this toy."""
+    """A kernel of the package on toy data with its exact denoiser, whose draws are counted."""
 
     toy: Toy | JumpToy
     denoiser: Denoiser
@@ -143,7 +143,7 @@ class KernelUnderTest:
     kernel: Kernel
 
     def step_counts(self, state: int, s: float, t: float, n: int, seed: int = 0) -> Array:
-        """Count the states at time s that n draws lead to, int64 [states ** elements].
+        """Draw n steps from a state at time t, and count the states at s.
 
         Args:
             state: number of the state at time t from which every draw starts.
@@ -151,6 +151,9 @@ class KernelUnderTest:
             t: time of the step's start.
             n: number of draws.
             seed: of the random numbers.
+
+        Returns:
+            int64 [states ** elements].
         """
         s_tensor, t_tensor = torch.tensor([s, t], dtype=torch.float64)
         xt = torch.from_numpy(self.toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
@@ -159,12 +162,15 @@ class KernelUnderTest:
         return count_states(self.kernel(step), self.toy.size)
 
     def sample_counts(self, times: Tensor, n: int, seed: int = 0) -> Array:
-        """Count the states of n samples of the whole sampling loop, int64 [levels ** elements].
+        """Draw n samples with the whole sampling loop, and count their states.
 
         Args:
             times: grid of the loop, float64 [T + 1].
             n: number of samples.
             seed: of the random numbers.
+
+        Returns:
+            int64 [levels ** elements].
         """
         streams = SampleStreams(seed, torch.arange(n))
         data_mean = torch.from_numpy(self.toy.mean)

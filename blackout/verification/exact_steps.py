@@ -269,7 +269,7 @@ PURE_DEATH_STEPS: dict[str, Step] = {
 
 
 def tau_leap(toy: JumpToy, s: float, t: float) -> Array:
-    """Return a leap at the reverse rates of time t; to s = 0, X_0 from its exact distribution.
+    """Return the exact distribution of a `TauLeap` step; the last step, to s = 0, draws X_0.
 
     References: Campbell et al. 2022, section 4.3.
     """
@@ -279,7 +279,7 @@ def tau_leap(toy: JumpToy, s: float, t: float) -> Array:
 
 
 def tau_leap_of_rates(toy: JumpToy, s: float, t: float) -> Array:
-    """Return a leap at the reverse rates of time t, also to s = 0.
+    """Return the exact distribution of a tau-leap at the rates of time t, also if s = 0.
 
     A kernel takes this step if its prediction consists of rates only.
 
@@ -289,7 +289,7 @@ def tau_leap_of_rates(toy: JumpToy, s: float, t: float) -> Array:
 
 
 def corrector_move(toy: JumpToy, s: float, duration: float) -> Array:
-    """Return a leap of the corrector: forward and reverse rates at time s, held for a while.
+    """Return the exact distribution of a corrector move: jumps at forward and reverse rates of s.
 
     References: Campbell et al. 2022, section 4.4.
     """
@@ -328,7 +328,7 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
 
 
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
-    """Return the bridge from the means of missing units and immigrants, rounded without bias.
+    """Return the exact distribution of a `BirthDeathBridge` step with unbiased rounding.
 
     References: this project; checked in tests/verification/test_jump_kernels.py.
     """
@@ -406,7 +406,7 @@ def elementwise_step(step: ElementStep) -> Step:
 
 
 def finite_start(toy: JumpToy, t: float) -> Array:
-    """Return where finite processes start, [states ** elements]: X_t averaged over all levels."""
+    """Return the start of finite processes, X_t averaged over all levels, [states ** elements]."""
     return joint_distribution(np.tile(toy.forward(t).mean(0), (1, toy.elements, 1)))[0]
 
 

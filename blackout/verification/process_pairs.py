@@ -21,7 +21,7 @@ from blackout.diffusion.processes import (
     UniformChain,
     from_generator,
 )
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.verification.toys import (
     Array,
     Transitions,
@@ -41,7 +41,7 @@ HALVING_RATE = 3.0
 
 
 def uniform(max_count: int) -> ProcessPair:
-    """Return the process with rates Q = 1 / S - I, [S, S].
+    """Return the uniform process and its exact transitions, of the rates Q = 1 / S - I.
 
     References: Campbell et al. 2022.
     """
@@ -50,7 +50,7 @@ def uniform(max_count: int) -> ProcessPair:
 
 
 def absorbing(max_count: int) -> ProcessPair:
-    """Return the process with rates from every state to the mask, [S, S].
+    """Return the absorbing process and its exact transitions, of rates to the mask.
 
     References: Campbell et al. 2022.
     """
@@ -59,7 +59,9 @@ def absorbing(max_count: int) -> ProcessPair:
 
 
 def ordinal(max_count: int, width: float | None = None, spread: float | None = None) -> ProcessPair:
-    """Return the process with rates weight(|i - j|) sqrt(pi_j / pi_i) between levels i and j.
+    """Return the ordinal process and its exact transitions, of jumps between near levels.
+
+    The rates from level i to j are weight(|i - j|) sqrt(pi_j / pi_i).
 
     Args:
         max_count: largest level.

@@ -15,7 +15,7 @@ from blackout.diffusion.correctors import LevelCorrector
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes import BirthDeath, Process
-from blackout.diffusion.schedules import logit_times, step_times
+from blackout.diffusion.time_grids import logit_times, step_times
 from blackout.verification.draws import (
     ExactDenoiser,
     ExactJumpDenoiser,
@@ -66,7 +66,7 @@ CORRECTOR_SIZE = 0.5  # length of a tested move, as a share of the step before i
 
 @dataclass(frozen=True)
 class Subject:
-    """A process of the package with data, and the exact distributions of kernels.
+    """Test case: a process on toy data, with the exact distributions of its kernels.
 
     Args:
         process_name: as in `process=`, and which one if that leaves a choice.
@@ -157,7 +157,7 @@ class Subject:
 
 
 class CorrectorSubject(Subject):
-    """The corrector on a toy: its moves at one time should leave the distribution as it is."""
+    """Test case of a corrector, whose moves at one time should leave the distribution invariant."""
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ class CorrectorSubject(Subject):
 
 
 def pure_death_subject(toy: Toy, kernels: Mapping[str, Kernel]) -> Subject:
-    """Return a toy under pure death, with the kernels whose draws are tested."""
+    """Return the test case of a toy under pure death, with the kernels whose draws are tested."""
     denoiser = ExactDenoiser(toy)
     return Subject(
         process_name="pure_death",
@@ -199,7 +199,7 @@ def pure_death_subject(toy: Toy, kernels: Mapping[str, Kernel]) -> Subject:
 
 
 def finite_subject(process_name: str, data_name: str, p0: Array, pair: ProcessPair) -> Subject:
-    """Return a finite process, whose denoiser predicts the distribution of X_0.
+    """Return the test case of a finite process, whose denoiser predicts P(X_0 | X_t).
 
     A chain in discrete time has no rates, and therefore no leaps.
 
@@ -234,7 +234,7 @@ def finite_subject(process_name: str, data_name: str, p0: Array, pair: ProcessPa
 
 
 def birth_death_subject(p0: Array, mean: float) -> Subject:
-    """Return immigration and death on one pixel.
+    """Return the test case of immigration and death on one pixel.
 
     Args:
         p0: distribution of the pixel, [levels].
@@ -260,7 +260,7 @@ def birth_death_subject(p0: Array, mean: float) -> Subject:
 
 
 def corrector_subject(subject: Subject) -> CorrectorSubject:
-    """Return the corrector on the toy of another subject, with moves of half a step."""
+    """Return the test case of a corrector on another subject's toy, with moves of half a step."""
 
     def move(toy: JumpToy, s: float, t: float) -> Array:
         """Return the exact distribution of every element after a move."""

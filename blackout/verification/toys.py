@@ -25,7 +25,7 @@ LOG_FACTORIAL = special.gammaln(np.arange(4096) + 1.0)  # log k! of counts below
 
 
 class MissingCounts(NamedTuple):
-    """The exact posterior of the missing count N = X_0 - X_t of every element of every state.
+    """Exact posterior of the missing count N = X_0 - X_t, for every state and element.
 
     The R rows are pairs of a state and an element.
 
@@ -46,7 +46,7 @@ class MissingCounts(NamedTuple):
 
 
 class Data:
-    """A distribution of X_0 on levels ** elements.
+    """Toy data: a tabulated distribution of X_0 on levels ** elements states.
 
     Args:
         name: of the data.
@@ -249,7 +249,7 @@ def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
 
 
 class Transitions(NamedTuple):
-    """The transition matrices of a process of one element.
+    """Transition matrices and generator of a process of one element.
 
     Attributes:
         matrix: (s, t) -> P(X_t | X_s), [states, states].
@@ -263,7 +263,7 @@ class Transitions(NamedTuple):
 
 
 class JumpToy(Data):
-    """Data, and a process that acts on every element.
+    """Toy data under a jump process given by its transition matrices.
 
     What depends on an element and on the state of all elements is an array [states ** elements,
     elements, K].

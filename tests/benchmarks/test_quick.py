@@ -23,7 +23,7 @@ from benchmarks import (
     training,
 )
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
-from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.time_grids import fisher_times
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.path import States
 from blackout.flows.simulation import Paths

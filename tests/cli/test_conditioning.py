@@ -55,7 +55,11 @@ def test_classes_are_chosen_and_guided(run, conditional):
         "one": ("classes=[3]", "sampler.guidance.scale=1"),
         "zero": ("classes=[3]", "sampler.guidance.scale=0.0"),
         "far": ("classes=[3]", "sampler.guidance.scale=3"),
-        "nowhere": ("classes=[3]", "sampler.guidance.scale=3", "sampler.guidance.between=[50,60]"),
+        "nowhere": (
+            "classes=[3]",
+            "sampler.guidance.scale=3",
+            "sampler.guidance.logit_range=[50,60]",
+        ),
     }.items():
         outcome = run("sample", f"ckpt={conditional}", "num_samples=24", *options)
         assert outcome.code == 0, outcome.err
@@ -214,7 +218,7 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
     run("sample", f"ckpt={conditional}", "classes=[1]", "sampler.guidance.scale=-1").assert_refused(
         "guidance"
     )
-    run("sample", f"ckpt={conditional}", "sampler.correction.between=[3,1]").assert_refused(
+    run("sample", f"ckpt={conditional}", "sampler.correction.logit_range=[3,1]").assert_refused(
         "sampler.correction"
     )
     short = [option for option in RECIPE if not option.startswith("run_id")]

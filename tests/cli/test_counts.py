@@ -287,7 +287,7 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     sampling_settings = (
         f"ckpt={tmp_path / 'x/a'}",
         "num_samples=32",
-        "given={total: 40, type: [a, b], dose: 1.5, site: q}",
+        "condition={total: 40, type: [a, b], dose: 1.5, site: q}",
     )
     outcome = run("sample", *sampling_settings)
     assert outcome.code == 0, outcome.err
@@ -301,8 +301,8 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     ]
     assert levels[0] == 4 and levels[2] == 2 and set((arrays["classes"] % 2).tolist()) == {1}
     assert set((arrays["classes"] // 2 // levels[1]).tolist()) == {3, 4 + 3}
-    run("sample", *sampling_settings[:2], "given={total: 1e6}").assert_refused(
-        "given.total must be a number in"
+    run("sample", *sampling_settings[:2], "condition={total: 1e6}").assert_refused(
+        "condition.total must be a number in"
     )
 
 
@@ -359,7 +359,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
             sampling_settings := (
                 f"ckpt={tmp_path / 'x/a'}",
                 "num_samples=30",
-                "given={type: b, total: 12.5, dose: .25, index: two}",
+                "condition={type: b, total: 12.5, dose: .25, index: two}",
             )
         ),
     )

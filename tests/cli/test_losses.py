@@ -22,7 +22,8 @@ from blackout.cli.output_folders import folders_of_target
 from blackout.cli.run_directory import check_run, locked_run
 from blackout.cli.run_results import score_cards
 from blackout.errors import UserError
-from blackout.files import new_file, replacing, request_key, results_folder
+from blackout.files import new_file, replacing
+from blackout.results_folders import request_key, results_folder
 from blackout.training.export import export_model
 from tests.cli.conftest import TINY
 
@@ -406,13 +407,13 @@ def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, prog
 
 def test_files_get_numbers_and_given_names_do_not(tmp_path):
     (tmp_path / "x.png").symlink_to(tmp_path / "nowhere")
-    assert new_file(tmp_path / "x.png", exact=False) == tmp_path / "x-2.png"
+    assert new_file(tmp_path / "x.png", is_fixed=False) == tmp_path / "x-2.png"
     with pytest.raises(UserError, match="exists, and is not replaced"):
-        new_file(tmp_path / "x.png", exact=True)
+        new_file(tmp_path / "x.png", is_fixed=True)
     with pytest.raises(UserError, match="cannot write"):
-        new_file(tmp_path / "x.png/y.png", exact=True)
+        new_file(tmp_path / "x.png/y.png", is_fixed=True)
     with pytest.raises(UserError, match="s3://bucket/x is an address"):
-        new_file(Path("s3://bucket/x/y.png"), exact=True)
+        new_file(Path("s3://bucket/x/y.png"), is_fixed=True)
     for name, age in (
         ("old", 8 * 86400),
         ("young", 60),
@@ -421,7 +422,7 @@ def test_files_get_numbers_and_given_names_do_not(tmp_path):
             raise KeyboardInterrupt
         part.write_text("half")
         os.utime(part, (time.time() - age,) * 2)
-        new_file(tmp_path / f"{name}.bits", exact=True)
+        new_file(tmp_path / f"{name}.bits", is_fixed=True)
         assert part.exists() == (name == "young")
 
 

@@ -106,21 +106,24 @@ HOSTILE = {
         (*POINT, "sampler.guidance.scale=2"),
         "sampler.guidance.scale is not for posteriors",
     ),
-    "guidance where": ((*POINT, "sampler.guidance.between=[-3,3]"), "sampler.guidance.between"),
+    "guidance where": (
+        (*POINT, "sampler.guidance.logit_range=[-3,3]"),
+        "sampler.guidance.logit_range",
+    ),
     "correctors": (
         (*POINT, "sampler=poisson", "sampler.correction.steps=1"),
         "sampler.correction.steps",
     ),
     "a corrector": ((*POINT, "sampler/correction=level"), "sampler.correction.corrector"),
     "correctors where": (
-        (*POINT, "sampler.correction.between=[-3,3]"),
-        "sampler.correction.between",
+        (*POINT, "sampler.correction.logit_range=[-3,3]"),
+        "sampler.correction.logit_range",
     ),
     "particles": ((*POINT, "sampler.inpainting_particles=4"), "sampler.inpainting_particles"),
     "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),
     "a start that is not drawn": ((*POINT, "sampler.poisson_start=false"), "sampler.poisson_start"),
     "classes": ((*POINT, "classes=[3]"), "classes"),
-    "given": ((*POINT, "given={total:300}"), "given"),
+    "condition": ((*POINT, "condition={total:300}"), "condition"),
     "sweeps of one run": ((*DIRECT, "posterior.sweeps=5"), "posterior.sweeps"),
 }
 

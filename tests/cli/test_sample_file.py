@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from blackout.cli.sample_batches import SampleWriter
-from blackout.files import sample_file
 from blackout.protocols import OutputNames
+from blackout.sample_writer import sample_file
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])

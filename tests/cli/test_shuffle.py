@@ -114,7 +114,7 @@ def test_your_own_puzzles_are_solved(run, trained, tmp_path):
         "decoder=best",
         "top=3",
         "draws=6",
-        "given=A before C and D first",
+        "condition=A before C and D first",
         f"out={tmp_path / 'asked'}",
     )
     assert run("sample", *options[:2], f"input={tmp_path / 'mine.npz'}", *settings).code == 0

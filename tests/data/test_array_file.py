@@ -166,7 +166,7 @@ def test_bad_counts_are_refused(
             {"a": SPECTRA, "b": SPECTRA},
             "an array named 'counts' or 'train' and 'test' is needed, found 'a', 'b'",
         ),
-        ({}, "found nothing"),
+        ({}, "found none"),
         ({"labels": SPECTRA}, "is needed, found 'labels'"),
         (
             {"counts": SPECTRA, "labels": np.zeros(3, dtype=int)},
@@ -174,12 +174,12 @@ def test_bad_counts_are_refused(
         ),
         (
             {"counts": SPECTRA, "labels": np.zeros(50)},
-            "labels must hold whole numbers, not float64",
+            "labels must be whole numbers, not float64",
         ),
         ({"train": SPECTRA, "test": SPECTRA[:, :2]}, "must have the same shape"),
         (
             {"train": SPECTRA, "test": SPECTRA, "train_labels": np.zeros(50, dtype=int)},
-            "for all splits or for none",
+            "pass all of train_labels, val_labels, test_labels",
         ),
     ],
 )
@@ -257,13 +257,13 @@ def test_letters_of_a_table_are_counts_and_other_columns_labels(tmp_path: Path) 
         torch.cat([upside_down.train, upside_down.val, upside_down.test]).sum() + all_samples.sum()
     ).item() == 3 * 80
     for settings, message in (
-        ({"sequences": "hepg2"}, "must be a column of words"),
-        ({"sequences": "nothing"}, "must be a column of words"),
+        ({"sequences": "hepg2"}, "must be a column of text"),
+        ({"sequences": "nothing"}, "must be a column of text"),
         (
             {"sequences": "seq", "letters": "ACG"},
-            "'T' at place 3 of row 0 is not one of letters=ACG",
+            "'T' at place 3 of row 0 is not one of dataset.letters=ACG: add it",
         ),
-        ({"sequences": "seq", "letters": "AACGT"}, "letters must differ"),
+        ({"sequences": "seq", "letters": "AACGT"}, "must be different letters"),
     ):
         with pytest.raises(UserError, match=message):
             counts(tmp_path / "enhancers.csv", **settings)  # type: ignore[arg-type]

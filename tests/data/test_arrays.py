@@ -103,7 +103,7 @@ def test_bad_max_count_is_refused(max_count: int) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"train_labels": torch.zeros(4).long()}, "all splits or for none"),
+        ({"train_labels": torch.zeros(4).long()}, "pass all of train_labels"),
         (
             {"train_labels": torch.zeros(3).long(), "test_labels": torch.zeros(2).long()},
             r"\[4\], not \[3\]",

@@ -302,8 +302,8 @@ def test_proposed_settings_fix_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     ("settings", "message"),
     [
         ({"exclude": ["x"]}, "there is no column 'x', only 'g0', 'g1'"),
-        ({"columns": ["g1"], "exclude": ["g1"]}, "columns and exclude leave no column"),
-        ({"offset": 1}, "0 is not 1 plus a multiple of 1: dataset.offset or dataset.gain is wrong"),
+        ({"columns": ["g1"], "exclude": ["g1"]}, "leave no column: exclude fewer"),
+        ({"offset": 1}, "0 is not 1 plus a multiple of 1: set dataset.offset"),
         ({"gain": 2}, "is not 0 plus a multiple of 2"),
         ({"gain": 0}, "dataset.gain must be a whole number of at least"),
         ({"offset": 1.5}, "dataset.offset must be a whole number"),

@@ -66,7 +66,7 @@ def test_tables_of_pandas() -> None:
     check(table, pandas.Categorical(KINDS, categories=["z", "y", "x", "unused"]))
     with pytest.raises(ValueError, match="column 'kind' is no number: labels='kind', or drop it"):
         check(table.assign(kind=KINDS))
-    with pytest.raises(ValueError, match="two columns have the same name"):
+    with pytest.raises(ValueError, match="two columns have the name"):
         check(pandas.concat([table, table], axis=1))
 
 

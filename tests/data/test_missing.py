@@ -128,7 +128,7 @@ def test_impossible_masks_are_refused(
 
 def test_masks_of_another_shape_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", counts=MATRIX, seen=SEEN[:9])
-    with pytest.raises(UserError, match=r"shape \[400, 4\], not \[9, 4\]"):
+    with pytest.raises(UserError, match=r"shape of the counts, \[400, 4\], not \[9, 4\]"):
         counts(tmp_path / "x.npz", mask="seen")
 
 

@@ -37,7 +37,7 @@ def test_raw_of_anndata_is_a_layer_and_names_must_be_unique(tmp_path: Path) -> N
         refused(path, "dataset.layer=raw")
         for layer in ("raw", "raw/X"):
             assert check(path, MATRIX, "kind", layer=layer).features == tuple(genes.index)
-        refused(path, "no layer 'nonsense', found 'raw'", layer="nonsense")
+        refused(path, "no dataset.layer=nonsense, only 'raw'", layer="nonsense")
         refused(path, "column 'kind' has missing entries", layer="raw", labels="kind")
         names = pandas.DataFrame(index=["G1", "G2", "G1", "d", "e", "f"])
         with warnings.catch_warnings():
@@ -84,7 +84,7 @@ def test_a_folder_of_cellranger_is_cells_x_genes(tmp_path: Path) -> None:
     write_tenx(tmp_path, MATRIX.T, genes, num_entries=999)
     refused(tmp_path, "its header announces 999 entries")
     write(tmp_path / "matrix.mtx", "x")
-    refused(tmp_path, "has matrix.mtx, matrix.mtx.gz: leave one")
+    refused(tmp_path, "has matrix.mtx, matrix.mtx.gz: remove all but one")
 
 
 @pytest.mark.parametrize("version", [2, 3])

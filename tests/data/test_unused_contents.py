@@ -43,8 +43,8 @@ def test_settings_without_an_effect_are_refused(tmp_path: Path) -> None:
         ({"letters": "AC"}, "dataset.letters=AC is not used"),
         ({"bins": 3}, "dataset.bins=3 is not used"),
         ({"series": True}, "series is for three axes"),
-        ({"tile": 2}, "axes and tile are for arrays"),
-        ({"axes": "NE"}, "axes and tile are for arrays"),
+        ({"tile": 2}, "dataset.tile are for arrays"),
+        ({"axes": "NE"}, "dataset.tile are for arrays"),
     ):
         refused(path, word, **settings)
     np.savez(tmp_path / "x.npz", train=MATRIX, test=MATRIX[:9])
@@ -55,7 +55,9 @@ def test_settings_without_an_effect_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "x.npz", "dataset.seed=3 is not used", seed=3)
     np.savez(tmp_path / "x.npz", counts=MATRIX, kind=np.array(["x", "y"] * 30))
     refused(
-        tmp_path / "x.npz", "there is no array 'nonsense', found 'counts', 'kind'", layer="nonsense"
+        tmp_path / "x.npz",
+        "there is no array dataset.layer=nonsense, only 'counts', 'kind'",
+        layer="nonsense",
     )
     refused(tmp_path / "x.npz", "bins=3 is not used", labels="kind", bins=3)
 

@@ -8,7 +8,7 @@ import torch
 from blackout.data import CountData
 from blackout.diffusion import BinnedHead, CountDiffusion, CountLoss
 from blackout.diffusion.heads.binned import max_entropy_log_probs
-from blackout.diffusion.schedules import time_of_logit
+from blackout.diffusion.survival import time_of_logit
 from tests.cli.test_configs import composed
 
 

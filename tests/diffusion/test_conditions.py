@@ -140,7 +140,7 @@ def test_covariates_combine_with_classes_and_extrapolations_are_warned_of() -> N
     assert unseen is not None and (unseen // 3).unique().tolist() == [3]
     with pytest.warns(UserWarning, match="class T had dose 1 to 2 in training"):
         parse_labels(model, None, {"condition": "a", "kind": "T", "dose": 0.5})
-    with pytest.raises(UserError, match=r"given\.condition: there is no 'c', only 'a', 'b'"):
+    with pytest.raises(UserError, match=r"condition\.condition: there is no 'c', only 'a', 'b'"):
         parse_labels(model, None, {"condition": "c"})
 
 
@@ -152,7 +152,7 @@ def test_covariates_combine_with_classes_and_extrapolations_are_warned_of() -> N
         (3, None, "must be a list"),
         ([2], None, "classes must be in 0..1"),
         (None, {"age": 3}, "'dose', 'total'"),
-        (None, {"total": 99}, "given.total must be a number in 100..400"),
+        (None, {"total": 99}, "condition.total must be a number in 100..400"),
         (None, {"total": "x"}, "in 100..400"),
         (None, 5, "values by name"),
     ],

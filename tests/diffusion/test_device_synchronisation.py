@@ -35,7 +35,7 @@ from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import CountingDenoiser
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedule import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
 from blackout.random import SampleStreams, torch_draws

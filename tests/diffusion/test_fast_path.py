@@ -11,7 +11,7 @@ from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.time_grids import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
 from blackout.random import SampleStreams
 

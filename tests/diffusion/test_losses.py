@@ -23,7 +23,8 @@ from blackout.diffusion.losses import (
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath, Uniform
-from blackout.diffusion.schedules import fisher_times, step_fraction
+from blackout.diffusion.survival import step_fraction
+from blackout.diffusion.time_grids import fisher_times
 from blackout.random import SampleStreams
 
 

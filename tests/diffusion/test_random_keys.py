@@ -76,7 +76,10 @@ def test_a_sample_uses_no_key_twice(keys, particles):
     known_elements = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
     list(
         model.batches(
-            torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known_elements)
+            torch.arange(6),
+            0,
+            sampler=sampler,
+            conditions=Conditions(known_elements=known_elements),
         )
     )
     assert len(keys) == len(set(keys)) > 6 * 5

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from blackout.diffusion.correctors import Correction
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.kernels import MultistepLeap, PoissonLeap, Trapezoidal
 from blackout.diffusion.sampler import Sampler, choose_sampler
-from blackout.diffusion.schedules import DataEnds
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_invalid_settings_are_refused(options: dict[str, Any], word: str) -> Non
     [
         (Guidance, {"scale": -1.0}, "scale"),
         (Guidance, {"scale": float("nan")}, "scale"),
-        (Guidance, {"between": [3, 1]}, "between"),
+        (Guidance, {"logit_range": [3, 1]}, "logit_range"),
         (Correction, {"steps": -1}, "steps"),
-        (Correction, {"between": [1]}, "between"),
+        (Correction, {"logit_range": [1]}, "logit_range"),
     ],
 )
 def test_invalid_parts_are_refused(part: type, options: dict[str, Any], word: str) -> None:
@@ -53,7 +53,7 @@ def test_a_memoryless_sampler_differs_only_in_the_kernel() -> None:
 
 
 def test_only_a_kernel_that_corrects_a_poisson_start_may_start_earlier() -> None:
-    ends = DataEnds(total_dispersion=1.0, covariance_excess=10.0, max_count=255)
+    ends = GridEnds(total_dispersion=1.0, covariance_excess=10.0, max_count=255)
     usual = ends.earliest_time()
     assert Sampler(MultistepLeap()).earliest_time(ends) < usual
     assert Sampler(MultistepLeap(), poisson_start=False).earliest_time(ends) == usual

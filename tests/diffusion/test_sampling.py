@@ -32,7 +32,7 @@ from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformC
 from blackout.diffusion.processes import BirthDeath as Immigration
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan, run_sampler
-from blackout.diffusion.schedules import fisher_times, logit_times, step_times
+from blackout.diffusion.time_grids import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 
 SHAPE = (6, 2, 3)

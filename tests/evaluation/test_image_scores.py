@@ -232,7 +232,7 @@ def test_samples_are_read_in_the_layout_of_the_dataset(tmp_path: Path) -> None:
     )
     np.save(tmp_path / "other.npy", np.zeros((5, 4, 4, 3), dtype=np.uint8))
     with pytest.raises(
-        UserError, match=r"samples of shape \(3, 4, 4\) cannot be compared with \(3, 8, 8\)"
+        UserError, match=r"samples must have the shape \[3, 8, 8\] of the data, not \[3, 4, 4\]"
     ):
         make_scorer(tmp_path).read(tmp_path / "other.npy", colour_data())
 

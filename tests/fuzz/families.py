@@ -96,7 +96,7 @@ REQUESTS = (
             ),
             "energy": ("path", "simulation.num_steps", "likelihood"),
             "shuffle": ("input", "decoder.width", "passes"),
-            "codes": ("passes", "order", "given", "input", "curve", "sampler.greedy"),
+            "codes": ("passes", "order", "condition", "input", "curve", "sampler.greedy"),
         }.items()
         for option in options
     ),

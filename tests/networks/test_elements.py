@@ -150,10 +150,10 @@ def test_the_head_has_no_bounds_and_keeps_small_means_in_the_logarithm() -> None
 def test_pixels_and_bins_are_predicted_from_the_gain_and_their_neighbours(
     shape: list[int], ordered: bool, own: bool
 ) -> None:
-    head = {"base": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None}}
+    head = {"base": {"_target_": "blackout.diffusion.GammaHead", "elementwise_posterior": None}}
     assert (
         complete_description(head, {"shape": shape, "ordered": ordered}, "head")["base"][
-            "own_counts"
+            "elementwise_posterior"
         ]
         is own
     )

@@ -12,7 +12,7 @@ from torch.torch_version import TorchVersion
 
 from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.sampler import Sampler
-from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.time_grids import fisher_times
 from blackout.networks import (
     CountNetwork,
     NCSNpp,

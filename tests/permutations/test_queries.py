@@ -134,7 +134,7 @@ def test_conditional_summaries_of_samples_match_the_chain():
     )
     orders = sample_orders(chain, process.times, torch.Generator().manual_seed(0))
     summary = summarise_orders(orders, torch.zeros(orders.shape[:2]), 1, condition)
-    assert float(summary["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=0.04)
+    assert float(summary["condition_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=0.04)
     first = float((p * (all_permutations(4)[:, 0] == 1)).sum() / p.sum())
     assert float(summary["places"][0, 0, 1]) == pytest.approx(first, abs=0.04)
 
@@ -154,7 +154,7 @@ def test_conditional_samples_and_marginals_of_codes_are_exact(code):
     # inline digits may be no permutation; probabilities are among those that are
     p = log_p.softmax(0) * condition.is_fulfilled(points)
     summary = draw.metadata(0)
-    assert float(summary["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=1e-6)
+    assert float(summary["condition_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=1e-6)
     assert summary["top"].tolist() == points[p.argsort(descending=True)[:3]].tolist()
     places = (
         torch.stack([((points == item) * p[:, None]).sum(0) for item in range(4)], -1) / p.sum()

@@ -7,7 +7,7 @@ import torch
 
 from blackout import from_data
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
-from blackout.diffusion.schedules import logit_survival
+from blackout.diffusion.survival import logit_survival
 from blackout.posterior import (
     Auto,
     Exact,

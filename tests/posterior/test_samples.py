@@ -13,7 +13,7 @@ from benchmarks.exact_posteriors import exact_problems
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.errors import UserError
 from blackout.posterior import (
     SMC,

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.time_grids import fisher_times
 from blackout.random import SampleStreams, binomial, binomial_table
 from tests.random.chi_square import assert_distribution
 

@@ -213,7 +213,7 @@ def _conditions() -> Iterator[Case]:
             "one class": ("classes=[1]",),
             "classes in turn": ("classes=[2,0]",),
             "guidance": guided,
-            "guidance between": (*guided, "++sampler.guidance.between=[-6,0]"),
+            "guidance in a range": (*guided, "++sampler.guidance.logit_range=[-6,0]"),
         },
     )
     yield Case(
@@ -226,7 +226,7 @@ def _conditions() -> Iterator[Case]:
             "correctors between": (
                 "sampler=poisson",
                 "++sampler.correction.steps=2",
-                "++sampler.correction.between=[0,2]",
+                "++sampler.correction.logit_range=[0,2]",
                 *FEW_STEPS,
             ),
         },

@@ -153,4 +153,4 @@ ATTACKS = {
 
 def hide_in_a_tuple(description: Description, place: Path) -> None:
     """Hide an action in a tuple, which only checkpoints can contain."""
-    description["model"]["sampler"]["correction"]["between"] = (action(place),)
+    description["model"]["sampler"]["correction"]["logit_range"] = (action(place),)

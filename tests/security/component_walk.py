@@ -274,10 +274,10 @@ def entries() -> Iterator[tuple[str, str, str, bool]]:
             for name in importlib.import_module(package).__all__:
                 _, mark = find_allowed(f"{package}.{name}", section) or (None, Mark())
                 for place, passed in [
-                    *((place_name, False) for place_name in mark.built),
-                    *((place_name, True) for place_name in mark.passed),
+                    *((place_name, False) for place_name in mark.instance_for),
+                    *((place_name, True) for place_name in mark.partial_for),
                 ]:
-                    if mark.ask is None and sections.get(place, "model") == section:
+                    if mark.command_line is None and sections.get(place, "model") == section:
                         yield section, place, f"{package}.{name}", passed
 
 

@@ -139,11 +139,12 @@ def test_few_arguments_accept_text_and_none_of_them_is_a_path():
 
 def test_components_reserved_for_the_command_line_are_refused_with_a_hint():
     reserved = [
-        (section, f"{package}.{name}", allowed[1].ask)
+        (section, f"{package}.{name}", allowed[1].command_line)
         for section, packages in ALLOWED_PACKAGES.items()
         for package in packages
         for name in importlib.import_module(package).__all__
-        if (allowed := find_allowed(f"{package}.{name}", section)) and allowed[1].ask is not None
+        if (allowed := find_allowed(f"{package}.{name}", section))
+        and allowed[1].command_line is not None
     ]
     assert len(reserved) > 10
     for section, address, hint in reserved:

@@ -11,6 +11,7 @@ import torch
 
 from blackout.cli.build_trainer import check_batch_size, unused_devices
 from blackout.config.settings import configure_libraries
+from blackout.distributed import find_device
 from blackout.errors import UserError
 from blackout.preemption import signals
 from blackout.training.data_module import check_sharding
@@ -112,3 +113,16 @@ def test_float32_has_all_digits_unless_tf32_is_set(tf32: bool) -> None:
     assert torch.backends.cudnn.allow_tf32 is tf32
     assert torch.backends.cuda.matmul.allow_tf32 is tf32
     assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_processes_share_gpus_if_there_are_more_processes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: SimpleNamespace(item=lambda: 0.0))
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert find_device(name) == torch.device("cuda", 1)

@@ -152,7 +152,7 @@ def test_values_of_the_data_fill_a_description_before_defaults():
         "mean": 2.0,
         "std": 1.0,
         "outputs": 2,
-        "data_ends": {"first": 5.0, "last": -9.0, "final_time": 15.0},
+        "grid_ends": {"first": 5.0, "last": -9.0, "final_time": 15.0},
     }
     grid = {"_target_": "blackout.diffusion.logit_times", "_partial_": True}
     assert complete_description({**grid, "last": None}, stats, "grid") == {

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from scipy import stats
 
-from blackout.diffusion import likelihood
+from blackout.diffusion.finite_time_bound import start_bound, step_bound
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.schedules import DataEnds
 
 
 def prediction(y, xt):
@@ -93,7 +93,7 @@ class GammaPoisson:
 
     def ends(self, max_count):
         excess = self.pixels * self.mean / self.shape
-        return DataEnds(1 + excess, excess, max_count)
+        return GridEnds(1 + excess, excess, max_count)
 
     def start_divergence(self, q):
         """Return the exact KL of X_t from independent Poisson counts.
@@ -142,9 +142,7 @@ class TwoPoint:
 
 def finite_time_bound(denoiser, process, times, x0, data_mean, generator):
     """Return the complete bound of the T-step Poisson sampler: the start and every step."""
-    total = likelihood.start_bound(process, x0, times[-1], data_mean)
+    total = start_bound(process, x0, times[-1], data_mean)
     for k in range(len(times) - 1, 0, -1):
-        total = total + likelihood.step_bound(
-            denoiser, process, x0, times[k - 1], times[k], generator
-        )
+        total = total + step_bound(denoiser, process, x0, times[k - 1], times[k], generator)
     return total

@@ -23,7 +23,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.posterior import NoiseDenoise
 from blackout.posterior.auto import Direct, conjugate_state
 from blackout.posterior.coupling import Coupling

@@ -24,7 +24,7 @@ from blackout.diffusion.processes import (
     UniformChain,
     from_generator,
 )
-from blackout.diffusion.schedules import half_width, time_of_logit
+from blackout.diffusion.survival import half_width, time_of_logit
 from blackout.random import SampleStreams, low_discrepancy
 from blackout.verification import toys as chains
 from tests.verification import brute_force, single_pixel

@@ -10,7 +10,7 @@ from scipy import stats
 from blackout.diffusion.kernels import EulerStep, ReverseStep
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.posterior import Prior, SplitGibbs
 from blackout.random import SampleStreams
 

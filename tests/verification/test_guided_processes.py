@@ -14,7 +14,7 @@ from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import logit_times, step_times
+from blackout.diffusion.time_grids import logit_times, step_times
 from blackout.random import SampleStreams
 from blackout.verification import toys as markov_toys
 from blackout.verification.draws import ExactJumpDenoiser
@@ -192,7 +192,7 @@ def test_particles_sample_the_unknown_elements_of_other_processes(case):
     n = 1500
     (denoiser,) = denoisers(process, [of_class])
     result = run_particles(
-        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known=known_elements),
+        SamplingPlan(denoiser, process, times, kernel=LevelBridge(), known_elements=known_elements),
         (n, 2),
         SampleStreams(0, torch.arange(n)),
         Particles(16),
@@ -221,7 +221,9 @@ def test_kernels_without_guided_steps_or_likelihoods_are_refused():
         ValueError, match="inpainting_particles: the steps of BirthDeath have no likelihood"
     ):
         run_particles(
-            SamplingPlan(pair, IMMIGRATION[0], times, known=known_elements, kernel=TauLeap()),
+            SamplingPlan(
+                pair, IMMIGRATION[0], times, known_elements=known_elements, kernel=TauLeap()
+            ),
             (1, 2),
             None,
             Particles(2),

@@ -13,14 +13,15 @@ import torch
 from scipy import integrate, stats
 
 from blackout.confidence_intervals import interval
+from blackout.diffusion.finite_time_bound import weighted_path_bound
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Trapezoidal
-from blackout.diffusion.likelihood import likelihood_bound, weighted_path_bound
+from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.particles import Particles, run_particles
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.evaluation.classifier_tests import classifier_test, null_auc_error
 from blackout.flows.annealed_importance import anneal
 from blackout.flows.simulation import draw_jump
@@ -232,7 +233,7 @@ def test_the_look_ahead_does_not_change_the_expected_weight():
             logit_times(12, 6.0, -6.0),
             Trapezoidal(),
             data_mean=MEAN,
-            known=KnownElements(x0, mask),
+            known_elements=KnownElements(x0, mask),
         )
         streams = SampleStreams(0, torch.arange(3000))
         particles = Particles(4, look_ahead=look_ahead)

@@ -14,7 +14,7 @@ from blackout.diffusion.correctors import LevelCorrector
 from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, ReverseStep, TauLeap
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 from blackout.verification import claims
 from blackout.verification.draws import MIN_P_VALUE

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from blackout.diffusion.schedules import fisher_times, logit_times
+from blackout.diffusion.time_grids import fisher_times, logit_times
 from blackout.verification.exact_steps import (
     BIRTHS,
     PURE_DEATH_STEPS,

@@ -9,10 +9,12 @@ import torch
 from scipy.interpolate import CubicSpline
 
 from blackout.diffusion import likelihood
+from blackout.diffusion.finite_time_bound import births_constant, start_bound, step_bound
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import fisher_times, half_width, logit_survival, step_fraction
+from blackout.diffusion.survival import half_width, logit_survival, step_fraction
+from blackout.diffusion.time_grids import fisher_times
 from blackout.random import SampleStreams
 from tests.verification import single_pixel
 from tests.verification.large_counts import finite_time_bound
@@ -85,7 +87,7 @@ def test_the_estimator_of_the_continuous_bound_covers_the_entropy():
 def exact_finite_bound(num_steps):
     """Return the finite-time bound of the Poisson sampler, by enumeration."""
     times = fisher_times(num_steps)
-    start = likelihood.start_bound(
+    start = start_bound(
         PureDeath(255),
         torch.arange(256, dtype=torch.uint8)[:, None],
         times[-1],
@@ -101,7 +103,7 @@ def exact_finite_bound(num_steps):
         r = float(step_fraction(s, t))
         joint = P0[:, None] * single_pixel.thinning(255, q)
         y = torch.from_numpy(single_pixel.missing_mean(P0, q)).clamp(min=1e-300)
-        constant = likelihood.births_constant(255, float(s), float(t))[missing]
+        constant = births_constant(255, float(s), float(t))[missing]
         term = constant + y * r - missing * r * torch.log(y * r)
         total += float((joint * np.where(joint > 1e-18, term.numpy(), 0)).sum())
     return total
@@ -134,7 +136,7 @@ def test_the_constant_of_a_step_matches_the_entropy_of_the_binomial():
     for n in (0, 1, 7, 50):
         pmf = stats.binom.pmf(d, n, r)
         direct = -stats.binom(n, r).entropy() + float(pmf @ gammaln(d + 1))
-        assert float(likelihood.births_constant(50, float(s), float(t))[n]) == pytest.approx(
+        assert float(births_constant(50, float(s), float(t))[n]) == pytest.approx(
             float(direct), abs=1e-10
         )
 
@@ -149,7 +151,7 @@ def test_large_counts_have_only_the_continuous_bound():
     times = torch.tensor([0.5, 1.0]).double()
     x0 = torch.zeros(1, 1, dtype=torch.int32)
     with pytest.raises(ValueError, match="4095"):
-        likelihood.step_bound(oracle, PureDeath(65535), x0, *times)
+        step_bound(oracle, PureDeath(65535), x0, *times)
 
 
 def test_the_bound_of_two_correlated_pixels_is_their_joint_entropy():

@@ -17,7 +17,8 @@ from blackout.diffusion.kernels import MultistepLeap
 from blackout.diffusion.kernels.multistep import extrapolate
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import logit_times, step_fraction
+from blackout.diffusion.survival import step_fraction
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 from blackout.verification.draws import ExactDenoiser, count_states, p_value
 from blackout.verification.toys import five_bits, three_pixels, total_variation

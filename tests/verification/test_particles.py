@@ -19,7 +19,7 @@ from blackout.diffusion.kernels import (
 from blackout.diffusion.particles import Particles, normalise_weights, run_particles
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams, systematic_resampling
 from blackout.verification.draws import ExactDenoiser
 from blackout.verification.exact_steps import add_births, birth_fraction, poisson_pmf
@@ -216,7 +216,7 @@ def test_a_sample_depends_on_seed_and_index_only(correction):
                 TIMES,
                 kernel=Trapezoidal(),
                 correction=correction,
-                known=KNOWN,
+                known_elements=KNOWN,
                 data_mean=torch.tensor(ALL.mean),
             ),
             (len(indices), 2),

@@ -30,7 +30,7 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import fisher_times, logit_times
+from blackout.diffusion.time_grids import fisher_times, logit_times
 from blackout.random import SampleStreams
 from blackout.verification import claims
 from blackout.verification.draws import (

@@ -18,7 +18,8 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampler import Sampler
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
+from blackout.diffusion.survival import time_of_logit
+from blackout.diffusion.time_grids import fisher_times, logit_times
 from blackout.random import SampleStreams
 from blackout.verification.draws import PURE_DEATH_KERNELS, ExactDenoiser, p_value
 from blackout.verification.exact_steps import independent_step, poisson_births, step_matrix
@@ -58,7 +59,7 @@ def test_samples_do_not_depend_on_their_batch(kernel, correction):
                 kernel=kernel,
                 correction=correction,
                 data_mean=data_mean,
-                known=known_elements,
+                known_elements=known_elements,
             ),
             shape,
             streams,
@@ -89,7 +90,7 @@ def test_the_callback_receives_every_time_and_counts_only_grow():
         (Trapezoidal(), Correction(), 19),
         (PoissonLeap(), Correction(2), 28),
         (Trapezoidal(), Correction(1, LevelCorrector()), 28),
-        (PoissonLeap(), Correction(2, between=(0.0, 100.0)), 20),
+        (PoissonLeap(), Correction(2, logit_range=(0.0, 100.0)), 20),
     ],
 )
 def test_counted_evaluations_are_those_the_loop_makes(kernel, correction, expected):
@@ -235,7 +236,7 @@ def test_correctors_reduce_the_error_of_the_model_but_not_of_the_discretisation(
     "make_corrector",
     [
         lambda: Correction(-1),
-        lambda: Correction(between=(1.0, 0.0)),
+        lambda: Correction(logit_range=(1.0, 0.0)),
         lambda: ThinAndBridge(0.0),
         lambda: LevelCorrector(-1.0),
     ],
@@ -258,7 +259,7 @@ def test_known_elements_follow_the_forward_process_and_end_at_their_values():
             PureDeath(30),
             times,
             kernel=PoissonLeap(),
-            known=known_elements,
+            known_elements=known_elements,
         ),
         (n, 2),
         SampleStreams(0, torch.arange(n)),
@@ -283,7 +284,10 @@ def test_every_sample_may_have_its_own_known_elements_in_any_batch():
             [
                 part["samples"]
                 for _, part in model.batches(
-                    torch.arange(6), 0, sampler=sampler, conditions=Conditions(known=known_elements)
+                    torch.arange(6),
+                    0,
+                    sampler=sampler,
+                    conditions=Conditions(known_elements=known_elements),
                 )
             ]
         )

@@ -10,7 +10,7 @@ from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.particles import Steering, neighbour_log_ratios
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
 from blackout.diffusion.sampling import CountingDenoiser, SamplingPlan
-from blackout.diffusion.schedules import logit_times
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 from blackout.verification.draws import ExactDenoiser, ExactJumpDenoiser, state_numbers
 from blackout.verification.toys import JumpToy, Toy, generator_transitions

@@ -17,16 +17,14 @@ from blackout.config.descriptions import complete_description
 from blackout.config.instantiate import instantiate
 from blackout.data.count_statistics import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
+from blackout.diffusion.finite_time_bound import start_bound
+from blackout.diffusion.grid_ends import GridEnds, add_grid_ends
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath
 from blackout.diffusion.sampling import SamplingPlan, run_sampler
-from blackout.diffusion.schedules import (
-    DataEnds,
-    add_data_ends,
-    logit_times,
-    time_of_logit,
-)
+from blackout.diffusion.survival import time_of_logit
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams, low_discrepancy
 from blackout.verification.toys import pixel_pair
 from tests.cli.test_configs import composed
@@ -89,7 +87,7 @@ def test_the_start_divergence_of_correlated_counts(mean, pixels):
                 -math.log(q), torch.full((pixels,), mean).double(), toy.covariance
             )
             assert divergence == pytest.approx(toy.start_divergence(q), rel=0.1)
-            assert divergence <= toy.ends(255).start_nats(-math.log(q))
+            assert divergence <= toy.ends(255).start_divergence(-math.log(q))
 
 
 def test_the_start_divergence_of_two_pixels_by_enumeration():
@@ -151,7 +149,7 @@ SHIPPED_GRIDS = load_shipped_grids()
 
 def final_time(grid, statistics):
     """Return the final time of a grid for data with these statistics."""
-    complete = add_data_ends({"mean": 1.0, "std": 1.0, **statistics})
+    complete = add_grid_ends({"mean": 1.0, "std": 1.0, **statistics})
     return instantiate(complete_description(grid, complete, "grid"), "grid")(50)[-1]
 
 
@@ -179,7 +177,7 @@ def test_shipped_grids_on_sixteen_correlated_pixels_are_close_or_refused(name, m
 
 @pytest.mark.parametrize("name", SHIPPED_GRIDS)
 def test_shipped_grids_on_cifar10_are_close_or_refused(name):
-    ends = DataEnds.from_facts(CIFAR10)
+    ends = GridEnds.from_facts(CIFAR10)
     t = final_time(SHIPPED_GRIDS[name], CIFAR10)
     u = -float(t)  # at such late times the logit is -t
     divergence = np.interp(
@@ -209,12 +207,12 @@ def test_total_dispersion_and_covariance_excess_of_cifar10():
 
 
 def test_a_grid_that_is_too_short_is_refused_with_a_sufficient_end():
-    ends = DataEnds.from_facts(CIFAR10)
+    ends = GridEnds.from_facts(CIFAR10)
     with pytest.raises(
         ValueError, match=r"ends at logit -8,.* last=-13.2 of the grid, .* or .*logit_data"
     ):
         ends.check(time_at(-8.0))
-    assert DataEnds.from_facts({"max_count": 255}) is None
+    assert GridEnds.from_facts({"max_count": 255}) is None
 
 
 # --- bounds
@@ -287,8 +285,7 @@ def test_the_start_bound_of_large_counts_is_above_the_exact_one():
             x0 = torch.tensor([[n]])
             t = torch.tensor(t).double()
             exact, larger = (
-                float(likelihood.start_bound(PureDeath(max_count), x0, t, mean))
-                for max_count in (255, 4096)
+                float(start_bound(PureDeath(max_count), x0, t, mean)) for max_count in (255, 4096)
             )
             q = math.exp(-float(t))
             assert exact - 1e-9 <= larger <= exact - 0.7 * (math.log1p(-q) + q)
@@ -333,14 +330,13 @@ def test_elements_that_are_always_zero_have_a_finite_start_bound():
     x0 = torch.tensor([[0, 3], [2, 3]], dtype=torch.int32)
     t = torch.tensor(5.0, dtype=torch.float64)
     for max_count in (255, 4095, 4096, 2**31 - 1):
-        dark, lit = likelihood.start_bound(
-            PureDeath(max_count), x0, t, torch.tensor([0.0, 3.0])
-        ).tolist()
+        dark, lit = start_bound(PureDeath(max_count), x0, t, torch.tensor([0.0, 3.0])).tolist()
         assert math.isfinite(dark) and dark >= 0 and lit == math.inf
         late = torch.tensor(800.0, dtype=torch.float64)  # e^-t underflows to 0
-        assert likelihood.start_bound(
-            PureDeath(max_count), x0, late, torch.tensor([1.0, 3.0])
-        ).tolist() == [0, 0]
+        assert start_bound(PureDeath(max_count), x0, late, torch.tensor([1.0, 3.0])).tolist() == [
+            0,
+            0,
+        ]
 
 
 def test_states_beyond_the_largest_count_do_not_overflow():

@@ -8,10 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.likelihood import path_log_weights, weighted_path_bound
+from blackout.diffusion.finite_time_bound import path_log_weights, weighted_path_bound
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import logit_times, step_fraction
+from blackout.diffusion.survival import step_fraction
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 from blackout.verification.draws import ExactDenoiser
 from blackout.verification.toys import Toy

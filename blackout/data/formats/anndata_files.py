@@ -31,7 +31,7 @@ def read_anndata(
     arrays: dict[str, LazyArray],
     layer: str | None,
 ) -> FileContents:
-    """Read counts, other layers (one may be a mask) and observations, and nothing else.
+    """Read the counts, the other layers and the observations of AnnData.
 
     Args:
         path: of the file.
@@ -42,6 +42,7 @@ def read_anndata(
     Raises:
         UserError: there is no such layer, or no X.
     """
+    # 1. The layer that holds the counts.
     layers = [
         place.removeprefix("layers/")
         for place in nodes
@@ -51,11 +52,12 @@ def read_anndata(
     is_raw = has_raw and layer in RAW_NAMES and layer not in layers
     layer_names = quote_names([*layers, RAW] if has_raw else layers)
     if layer is not None and layer not in layers and not is_raw:
-        raise UserError(f"{path}: there is no layer {layer!r}, found {layer_names}")
+        raise UserError(f"{path}: there is no dataset.layer={layer}, only {layer_names}")
     if layer is None and "X" not in nodes:
         names = layer_names if layers or has_raw else "no layers"
         raise UserError(f"{path}: there is no X; dataset.layer names one of {names}")
 
+    # 2. Counts, and other layers, of which one may be a mask.
     contents: dict[str, Any] = {}
     for name in layers:
         if name != layer:
@@ -67,6 +69,8 @@ def read_anndata(
         table = "raw/var"
         contents.clear()  # layers have the elements of X, which are others
     contents[COUNTS] = _read_matrix(nodes, arrays, place)
+
+    # 3. Columns of observations, and names of the elements.
     unread = {}
     for name in map(decode_text, nodes["obs"].attrs.get("column-order", ())):
         if name == COUNTS:
@@ -75,6 +79,8 @@ def read_anndata(
             contents[name] = _read_column(nodes, arrays, f"obs/{name}")
     index_name = decode_text(nodes[table].attrs["_index"])
     features = _read_column(nodes, arrays, f"{table}/{index_name}").astype(str)
+
+    # 4. What no setting reads.
     available = (*layers, RAW) if has_raw else tuple(layers)
     if has_raw and not is_raw:
         unread[RAW] = "the counts of dataset.layer=raw"
@@ -153,7 +159,7 @@ def _read_column(nodes: dict[str, Any], arrays: dict[str, LazyArray], place: str
         ensure(is_valid, f"{place} is not a column of categories")
         if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(categories):
             content = f"categories {codes.min()}..{codes.max()} of {len(categories)}"
-            raise ValueError(f"{place} has {content}")
+            raise ValueError(f"{place} has {content}: the file is damaged, write it again")
         if (codes < 0).any() or not len(categories):
             return np.append(categories, _missing_value(categories))[codes]  # -1: the last one
         return categories[codes]

@@ -68,7 +68,9 @@ def check_axes(axes: str, num_axes: int) -> None:
     is_known = isinstance(axes, str) and set(axes) <= AXES.keys()
     ensure(is_known, f"axes must be letters, one for each axis: {allowed}; not {axes!r}")
     if len(axes) != num_axes:
-        raise ValueError(f"axes={axes} names {len(axes)} axes, but the array has {num_axes}")
+        advice = "give one letter for each axis, such as NYX"
+        message = f"axes={axes} names {len(axes)} axes, but the array has {num_axes}"
+        raise ValueError(f"{message}: {advice}")
     kinds = set(axes) - {"N"}
     is_possible = kinds in ({"E"}, {"L"}, {"C", "L"}) or {"Y", "X"} <= kinds <= set("CZYX")
     is_once = all(axes.count(letter) <= 1 for letter in "ELZYX")
@@ -110,6 +112,6 @@ def arrange_axes(array: Any, axes: str) -> Any:
 
 
 def describe_axes(names: Sequence[str], axes: str) -> str:
-    """Return what each axis of a file was taken for, such as "T samples, Y rows, X columns"."""
+    """Return the meaning of each axis of a file, such as "T samples, Y rows, X columns"."""
     pairs = zip(names, axes, strict=True)
     return ", ".join(f"{name} {AXES[letter]}" for name, letter in pairs)

@@ -46,6 +46,6 @@ def read_bytes(path: Path, memory_per_byte: int) -> bytes:
         content = archive.read(limit + 1)
     refuse(
         len(content) > limit,
-        f"{path}: it unpacks to more than {limit:,} bytes, the limit",
+        f"{path}: it unpacks to more than {limit:,} bytes, the limit here: unpack it first",
     )
     return content

@@ -31,7 +31,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)"
 
 @dataclass(frozen=True)
 class FileContents:
-    """Arrays of a file.
+    """Content of a file: arrays by name, and what is known about them.
 
     Attributes:
         arrays: by name; counts may be a SciPy sparse matrix, or stay on disk until rows are read
@@ -45,9 +45,9 @@ class FileContents:
         axes: one letter for each axis of an array whose axis names are known, see `axes.AXES`.
         units: factors that other programs apply to an array, as text by name.
         no_data: number that stands for a missing entry, by name of an array.
-        unread: what the file holds and no setting can use, by name, and what it is.
-        notes: how the file was read, where that is not plain.
-        warnings: what looks wrong in the file.
+        unread: descriptions of what the file holds and no setting can use, by name.
+        notes: messages about how the file was read, if that is not obvious.
+        warnings: messages about what looks wrong in the file.
     """
 
     arrays: dict[str, Any]
@@ -73,7 +73,8 @@ def decode_text(field: Any) -> str:
     text = field.decode() if isinstance(field, bytes) else str(field)
     if len(text) > MAX_TEXT_LENGTH:
         raise ValueError(
-            f"a text has {len(text):,} characters; at most {MAX_TEXT_LENGTH:,} are allowed",
+            f"a text has {len(text):,} characters; at most {MAX_TEXT_LENGTH:,} are allowed: "
+            f"shorten {text[:20]!r}..."
         )
     ensure("\0" not in text, f"the text {text[:40]!r} has a NUL character: the file is damaged")
     return text
@@ -90,7 +91,7 @@ def is_number(field: str) -> bool:
 
 
 def refuse_layer(path: Path, layer: str | None) -> None:
-    """Refuse a layer where the form of the file has none.
+    """Refuse a layer of a file in whose format there are none.
 
     Raises:
         UserError: a layer was chosen.

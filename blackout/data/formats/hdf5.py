@@ -49,7 +49,7 @@ def read_hdf5(path: Path, layer: str | None = None) -> FileContents:
         file = nodes[""] = library.File(path, "r")  # the nodes keep it open
         if file.visititems(add_node):  # follows no links
             content = f"{MAX_NODES:,} arrays and groups, or groups {MAX_DEPTH} deep"
-            raise UserError(f"{path} holds more than {content}")
+            raise UserError(f"{path} holds more than {content}: copy the counts to another file")
         unread = _find_links(library, file)
 
     supported = {
@@ -129,6 +129,6 @@ def _check_heaps(path: Path) -> None:
                 step = size if is_free_space else OBJECT_HEADER + -(-size // 8) * 8
                 end = position + step
                 fits = step >= OBJECT_HEADER and end <= min(heap_end, len(content))
-                ensure(fits, "its text is damaged")
+                ensure(fits, "its text is damaged: write the file again")
                 position = end
             heap = content.find(HEAP_SIGNATURE, heap + 8)

@@ -35,11 +35,12 @@ def read_hierarchy(
         nodes: groups and arrays of the library by place; "" is the root.
         sizes: stored bytes of every array by place.
         layer: array or layer with the counts; None for `X` or the usual names.
-        unread: what the file holds besides, by place, and what it is.
+        unread: descriptions of what no setting can use, by place.
 
     Raises:
         UserError: the file has no such array, or an .h5ad has no table of observations.
     """
+    # 1. AnnData and CellRanger's files have readers of their own.
     arrays = {
         place: LazyArray(node, path, sizes[place])
         for place, node in nodes.items()
@@ -54,17 +55,19 @@ def read_hierarchy(
     if matrices and layer not in arrays:
         return read_tenx_hdf5(path, arrays, matrices, layer)
     if layer is not None and layer not in arrays:
-        raise UserError(f"{path}: there is no array {layer!r}, found {quote_names(arrays)}")
+        actual = quote_names(arrays)
+        raise UserError(f"{path}: there is no array dataset.layer={layer}, only {actual}")
 
+    # 2. All arrays, with the names of their axes and the units of their numbers.
     contents: dict[str, Any] = {}
     axis_names: dict[str, tuple[str, ...]] = {}
     axes: dict[str, str] = {}
-    left_out = dict(unread or {})
+    unread_nodes = dict(unread or {})
     no_data: dict[str, float] = {}
     units: dict[str, str] = {}
     for place, array in arrays.items():
         if place == COUNTS and layer is not None and layer != COUNTS:
-            left_out[place] = "not the chosen array"
+            unread_nodes[place] = "not the chosen array"
             continue
         name = COUNTS if place == layer else place
         stays_lazy = len(array.shape) > 1 and array.dtype.kind in "biuf"
@@ -82,7 +85,7 @@ def read_hierarchy(
         contents,
         axis_names=axis_names,
         axes=axes,
-        unread=left_out,
+        unread=unread_nodes,
         units=units,
         no_data=no_data,
     )

@@ -42,7 +42,7 @@ class LazyArray:
         chunk_shape = getattr(array, "chunks", None)
         chunk_bytes = math.prod(chunk_shape or (1,)) * self.dtype.itemsize
         check_size(path, chunk_bytes)
-        check_size(path, max(math.prod(self.shape), chunk_bytes), stored_bytes, fits=False)
+        check_size(path, max(math.prod(self.shape), chunk_bytes), stored_bytes, in_memory=False)
         num_chunks = 1
         if chunk_shape:
             sides = zip(self.shape, chunk_shape, strict=True)
@@ -105,7 +105,9 @@ class LazySparseMatrix:
         self.shape = tuple(map(int, sides))
         fits = len(self.shape) == 2 and data.shape == parts["indices"].shape
         if not fits or not are_row_pointers(self._pointers, self.shape[0], math.prod(data.shape)):
-            message = f"do not fit its shape {list(self.shape)}"
+            message = (
+                f"do not fit its shape {list(self.shape)}: the file is damaged, write it again"
+            )
             raise ValueError(f"indptr and indices of a sparse matrix {message}")
 
     def __getitem__(self, rows: slice) -> Any:

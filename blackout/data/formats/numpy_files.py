@@ -48,7 +48,7 @@ def read_numpy(path: Path, layer: str | None = None) -> FileContents:
     if layer is None:
         return FileContents(arrays)
     names = quote_names(arrays)
-    refuse(layer not in arrays, f"{path}: there is no array {layer!r}, found {names}")
+    refuse(layer not in arrays, f"{path}: there is no array dataset.layer={layer}, only {names}")
     counts = arrays.pop(layer)
     has_other = arrays.pop(COUNTS, None) is not None
     unread = {COUNTS: "not the chosen array"} if has_other else {}
@@ -74,7 +74,7 @@ def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:
         file.seek(0)
         dtype, shape, is_fortran = _read_header(file, os.fstat(file.fileno()).st_size)
         item_bytes = 1 if mapped else int(dtype.itemsize)
-        check_size(path, math.prod(shape) * item_bytes, stored, fits=not mapped)
+        check_size(path, math.prod(shape) * item_bytes, stored, in_memory=not mapped)
         if mapped and shape and 0 not in shape:
             return np.memmap(file, dtype, "r", file.tell(), shape, "F" if is_fortran else "C")
         file.seek(0)
@@ -95,9 +95,9 @@ def load_array(path: Path, *names: str, mapped: bool = False) -> Array:
             return arrays[name]
     if len(arrays) == 1:
         return next(iter(arrays.values()))
-    required = " or ".join(names) if names else "one array"
-    present = ", ".join(sorted(arrays)[:20]) or "none"
-    raise UserError(f"{path} must hold {required}; it has {present}")
+    required = f"an array named {' or '.join(names)}" if names else "one array"
+    present = quote_names(sorted(arrays)[:20])
+    raise UserError(f"{path} must hold {required}; it has {present}: save that one alone")
 
 
 def _read_members(path: Path, archive: zipfile.ZipFile, stored: int) -> dict[str, Array]:
@@ -109,7 +109,10 @@ def _read_members(path: Path, archive: zipfile.ZipFile, stored: int) -> dict[str
         raise ValueError(f"it has arrays of the same name, or more than {MAX_ARRAYS:,}")
     methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     if any(member.compress_type not in methods for member in members):
-        raise ValueError("it is compressed by a method that NumPy does not use")
+        raise ValueError(
+            "it is compressed by a method that NumPy does not use: save it with "
+            "numpy.savez_compressed"
+        )
     arrays = {}
     for member in members:
         with archive.open(member) as file:
@@ -134,7 +137,7 @@ def _read_header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], 
     elif version == (2, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
     else:  # version 3 is for names of fields that are not ASCII
-        raise ValueError("arrays with named fields are not supported")
+        raise ValueError("arrays with named fields are not supported: save each field as an array")
     advice = "save numbers, or text by array.astype(str); objects are never loaded"
     is_supported = not dtype.hasobject and dtype.kind in "biufcUSmM"
     ensure(is_supported, f"arrays of {dtype} are not supported: {advice}")

@@ -32,7 +32,9 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
         allowed = "the shape of a sparse matrix must be two whole numbers"
         raise ValueError(f"{allowed}, not {sides.tolist()!r:.100}")
     allowed = "sparse matrices are read as csr, csc or coo"
-    ensure(kind in ("csr", "csc", "coo"), f"{allowed}, not {kind!r:.100}")
+    ensure(
+        kind in ("csr", "csc", "coo"), f"{allowed}, not {kind!r:.100}: save matrix.tocsr() instead"
+    )
     names = ("row", "col") if kind == "coo" else ("indices", "indptr")
     positions = tuple(parts[name] for name in names)
     if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in positions) or data.ndim != 1:
@@ -48,7 +50,8 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     # SciPy does not check pointers if the last one is 0
     num_pointers = num_columns if kind == "csc" else num_rows
     if not are_row_pointers(positions[1], num_pointers, len(data)):
-        raise ValueError(f"indptr of a sparse matrix does not fit its shape {sides.tolist()}")
+        message = f"indptr of a sparse matrix does not fit its shape {sides.tolist()}"
+        raise ValueError(f"{message}: the file is damaged, write it again")
     make = getattr(scipy.sparse, f"{kind}_matrix")
     matrix = make((data, *positions), (num_rows, num_columns))
     matrix.check_format()

@@ -31,7 +31,9 @@ PANDAS_METADATA = b"pandas"  # key of the schema's metadata
 
 
 def read_parquet(path: Path, layer: str | None = None) -> FileContents:
-    """Read the columns of numbers and text of a .parquet file; an index of pandas is no element.
+    """Read the columns of numbers and text of a .parquet file.
+
+    The index that pandas saves with a table is named in `FileContents.index`: it is no element.
 
     Raises:
         UserError: two columns have the same name, or the file is larger than its bytes allow.
@@ -114,7 +116,7 @@ def make_table(
             unread[name] = "an empty column"
             continue
         if name in arrays:
-            raise UserError(f"{path}: two columns have the name {name!r}")
+            raise UserError(f"{path}: two columns have the name {name!r}: rename one")
         arrays[name] = array
     return FileContents(arrays, is_table=True, index=index, unread=unread, notes=notes)
 

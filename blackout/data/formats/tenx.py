@@ -73,7 +73,8 @@ def read_matrix_market(path: Path, layer: str | None = None) -> FileContents:
     if matrix.shape != sizes:
         matrix_size = f"its matrix is {matrix.shape[0]} x {matrix.shape[1]}"
         table_sizes = f"there are {sizes[0]} features and {sizes[1]} barcodes"
-        raise UserError(f"{path}: {matrix_size}, but {table_sizes}")
+        advice = "give the three files of one CellRanger output"
+        raise UserError(f"{path}: {matrix_size}, but {table_sizes}: {advice}")
     name_column = min(NAME_COLUMN, len(features[0]) - 1)
     names = decode_texts(row[name_column] for row in features)
     types = decode_texts(row[TYPE_COLUMN] if len(row) > TYPE_COLUMN else "" for row in features)
@@ -154,6 +155,8 @@ def _select_type(path: Path, types: Array, layer: str | None) -> Array:
     pairs = zip(names.tolist(), sizes, strict=True)
     listed = ", ".join(f"{size:,} {name!r}" for name, size in pairs)
     if layer is not None:
+        message = f"{path}: its features have no types: leave out dataset.layer={layer}"
+        refuse(set(names.tolist()) <= {""}, message)
         message = f"{path}: there are no features of type {layer!r}, only {listed}"
         refuse(layer not in names, message)
         return types == layer
@@ -174,7 +177,7 @@ def _find_one(folder: Path, prefix: str, names: tuple[str, ...]) -> Path | None:
         files += [folder / f"{prefix}{name}{suffix}" for suffix in ("", GZIP_SUFFIX)]
     existing = [file for file in files if file.is_file()]
     listed = ", ".join(file.name for file in existing)
-    refuse(len(existing) > 1, f"{folder} has {listed}: leave one")
+    refuse(len(existing) > 1, f"{folder} has {listed}: remove all but one")
     return existing[0] if existing else None
 
 
@@ -189,7 +192,8 @@ def _read_names(path: Path) -> list[list[str]]:
     if rows[-1] == [""]:
         rows.pop()
     lengths = {len(row) for row in rows}
-    refuse(len(lengths) != 1, f"{path}: every line needs as many fields as the first")
+    message = "every line needs as many fields, separated by tabs, as the first"
+    refuse(len(lengths) != 1, f"{path}: {message}: correct the others")
     return rows
 
 
@@ -201,10 +205,10 @@ def _parse_matrix(content: bytes) -> Any:
     """
     stream = io.BytesIO(content)
     banner = stream.readline(1000).decode().lower().split()
-    allowed = "a coordinate matrix of integers or real numbers without symmetry"
+    allowed = "a coordinate matrix of integers or real numbers, as of scipy.io.mmwrite,"
     is_valid = banner[:3] == ["%%matrixmarket", "matrix", "coordinate"]
     is_valid &= banner[3:] in (["integer", "general"], ["real", "general"])
-    ensure(is_valid, f"{allowed} is needed, not {' '.join(banner)[:80]!r}")
+    ensure(is_valid, f"{allowed} is read, not {' '.join(banner)[:80]!r}")
     line = b"%"
     while line.startswith(b"%") or (line and not line.strip()):
         line = stream.readline()
@@ -217,12 +221,18 @@ def _parse_matrix(content: bytes) -> Any:
     if has_entries:
         entries = np.loadtxt(stream, dtype=np.float64, comments=None, ndmin=2)
     announced = f"its header announces {num_entries:,} entries"
-    ensure(entries.shape == (num_entries, 3), f"{announced}, but it has {list(entries.shape)}")
+    actual = f"{len(entries):,} lines of {entries.shape[1]} numbers"
+    message = f"{announced} of 3 numbers, but it has {actual}: the file is damaged"
+    ensure(entries.shape == (num_entries, 3), message)
     positions = entries[:, :2].astype(np.int64) - 1
     is_inside = ((positions >= 0) & (positions < [num_rows, num_columns])).all()
-    ensure(is_inside and (positions + 1 == entries[:, :2]).all(), "an entry is outside its matrix")
+    message = f"an entry is outside its matrix of {num_rows:,} x {num_columns:,}"
+    is_whole = (positions + 1 == entries[:, :2]).all()
+    ensure(is_inside and is_whole, f"{message}: rows and columns count from 1")
     numbers = positions[:, 0] * num_columns + positions[:, 1]
-    ensure(len(np.unique(numbers)) == num_entries, "an entry occurs twice")
+    ensure(
+        len(np.unique(numbers)) == num_entries, "an entry occurs twice: add them up, or remove one"
+    )
     import scipy.sparse  # only here: it takes long to import
 
     place = (positions[:, 0], positions[:, 1])

@@ -67,12 +67,14 @@ def read_csv(path: Path, layer: str | None = None) -> FileContents:
     if rows and row_lengths == {len(rows[0]) + 1}:
         header = ["", *rows[0]]  # as R's write.table leaves out the name of the row names
     else:
-        number_range = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
-        message = f"every row needs as many fields as the first, found {number_range}"
-        refuse(len(lengths) != 1, f"{path}: {message}")
+        refuse(not lengths, f"{path}: the table is empty: give it at least one row")
+        number_range = f"{lengths[0]} to {lengths[-1]}"
+        message = f"every row needs as many fields as the first, not {number_range}"
+        refuse(len(lengths) > 1, f"{path}: {message}: fill in empty fields")
         if _has_header(path, rows, notes):
             header = rows[0]
-    refuse(len(rows) == (header is not None), f"{path}: there is a header and no row below it")
+    message = "there is a header and no row below it: add samples"
+    refuse(len(rows) == (header is not None), f"{path}: {message}")
 
     # 2. Columns by name.
     if header is None:

@@ -124,7 +124,8 @@ def read_tiff_folder(path: Path, layer: str | None = None) -> FileContents:
         problems += [f"{file.name}: {warning}" for warning in contents.warnings]
         check_size(path, (len(files) - len(images) + 1) * image.nbytes)
         if image.shape != images[0].shape or contents.axes != first.axes:
-            raise UserError(f"{file}: {image.shape} pixels, unlike {files[0].name}")
+            sizes = f"{list(image.shape)}, that of {files[0].name} is {list(images[0].shape)}"
+            raise UserError(f"{file}: the shape is {sizes}: move it to another folder, or crop it")
     notes = list(first.notes)
     if files != sorted(files):
         notes.append(f"files are in natural order, {files[0].name} to {files[-1].name}")
@@ -157,7 +158,7 @@ def _choose_series(path: Path, all_series: Sequence[Any], layer: str | None) -> 
     Raises:
         UserError: there is no such series, or they differ.
     """
-    refuse(not all_series, f"{path}: it has no image")
+    refuse(not all_series, f"{path}: it has no image; save it again, such as with Fiji")
     kinds = [(series.shape, str(series.dtype), series.axes) for series in all_series]
     if layer is not None:
         names = [str(number) for number in range(len(all_series))]
@@ -183,8 +184,8 @@ def _read_series(series: Any) -> _Series:
         ValueError: some of its frames are not in the file.
     """
     num_missing = sum(page is None for page in series.pages)
-    allowed = "the frames of a series must be in one file"
-    ensure(not num_missing, f"{num_missing} of {len(series.pages)} frames are elsewhere: {allowed}")
+    message = f"{num_missing} of {len(series.pages)} frames are in other files"
+    ensure(not num_missing, f"{message}: save the whole series in one file")
     pixels = series.asarray()
     notes = []
     keyframe = series.keyframe

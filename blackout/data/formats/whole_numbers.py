@@ -146,12 +146,12 @@ def _first_value(array: Array, mask: Array, first_row: int) -> str:
 
 
 def _transformation_hint(array: Array) -> str:
-    """Return the end of a message that says how values that are not whole may have been made."""
+    """Return the end of a message: what may have made the values fractions, and what to give."""
     finite = array[np.isfinite(array)]
     if len(finite) < array.size:
         if np.isnan(array).any():
             return "; dataset.mask=finite treats these entries as missing"
-        return ""
+        return "; replace infinite values by NaN, and use dataset.mask=finite"
     if finite.min() < 0:
         return "; these look standardised or centred: give the raw counts"
     if finite.max() <= 1:

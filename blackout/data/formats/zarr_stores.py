@@ -122,7 +122,7 @@ def _check_words(node: Any) -> None:
             _check_words(part)
     elif isinstance(node, str) and not ALLOWED_WORDS.fullmatch(node):
         message = "is not allowed in the metadata of a store of numbers and text"
-        raise ValueError(f"{node!r:.100} {message}")
+        raise ValueError(f"{node!r:.100} {message}: save the arrays again with standard codecs")
 
 
 def _check_array(node: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ def _check_array(node: dict[str, Any]) -> None:
 
     if (filters or dtype == "|O") and (dtype, filters) != ("|O", TEXT_CODEC):
         content = f"arrays of {dtype!r:.60} with the filters {filters!r:.100}"
-        raise ValueError(f"{content} are not supported")
+        raise ValueError(f"{content} are not supported: save numbers or text without filters")
     is_version_2 = version == 2 and isinstance(dtype, str)
     is_version_3 = version == 3 and codecs and not node.get("storage_transformers")
     if not is_version_2 and not is_version_3:

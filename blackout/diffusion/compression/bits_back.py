@@ -27,10 +27,13 @@ from blackout.diffusion.compression.distributions import (
     poisson_counts,
     surviving_counts,
 )
-from blackout.diffusion.likelihood import path_log_weights, predict
+from blackout.diffusion.finite_time_bound import path_log_weights
+from blackout.diffusion.grid_ends import extra_logits
 from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.predictions import predict_statistic
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.schedules import extra_logits, logit_times, step_fraction
+from blackout.diffusion.survival import step_fraction
+from blackout.diffusion.time_grids import logit_times
 from blackout.random import SampleStreams
 
 FIRST_LOGIT = 7.0  # logit(e^-t) of the first time of the second grid, for max_count 1
@@ -110,7 +113,7 @@ def _birth_distribution(
     """
     states = torch.from_numpy(x.reshape(shape)).to(model.device)
     with torch.no_grad():
-        prediction = predict(model.denoiser(), model.process, states, times[k])
+        prediction = predict_statistic(model.denoiser(), model.process, states, times[k])
     log_mean = prediction.log_mean.double().cpu().numpy().reshape(-1)
     log_rate = log_mean + float(step_fraction(times[k - 1], times[k]).log())
     rate = np.exp(np.nan_to_num(log_rate).clip(max=MAX_LOG_RATE))

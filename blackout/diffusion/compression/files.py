@@ -139,7 +139,7 @@ class Codec:
             f"{source}: {counts.size:,} elements in {steps} steps are too many; "
             f"their product must be at most {MAX_WORK:,}",
         )
-        new_file(target, exact=True)
+        new_file(target, is_fixed=True)
         first = next(self._parts(source, counts))[:NUM_ESTIMATED]
         grids = coding_grids(self.model, steps)
         nats = [expected_nats(self.model, first, times) for times in grids]
@@ -185,7 +185,7 @@ class Codec:
         """
         with open_regular(source) as file:
             number, parts = self.decode_parts(file, str(source))
-            new_file(target, exact=True)
+            new_file(target, is_fixed=True)
             dtype = torch.empty(0, dtype=count_dtype(self._max_count)).numpy().dtype
             header = {
                 "descr": np.lib.format.dtype_to_descr(dtype),
@@ -218,7 +218,8 @@ class Codec:
         header = _Header(*FILE_HEADER.unpack(start)[1:])
         work = header.samples * self._elements * header.steps
         if min(header[:3]) < 1 or header.grid > 1 or work > MAX_WORK:
-            raise UserError(f"{name}: damaged: {header.samples:,} samples in {header.steps} steps")
+            content = f"its header says {header.samples:,} samples in {header.steps} steps"
+            raise UserError(f"{name}: damaged: {content}")
         return header.samples, self._decode_parts(file, header, name)
 
     def _encode_part(self, counts: Tensor, times: Tensor, header: _Header) -> bytes:
@@ -278,13 +279,13 @@ class Codec:
         num_remaining = number
         while num_remaining or not decompressor.eof:
             samples = min(num_remaining, self._samples_per_part())
-            needed = samples * sample_bytes or 1  # 1: find the end of the stream
+            num_bytes = samples * sample_bytes or 1  # 1: find the end of the stream
             content = b""
-            while len(content) < needed and not decompressor.eof:
+            while len(content) < num_bytes and not decompressor.eof:
                 if not data and decompressor.needs_input:
                     data = file.read(XZ_READ_BYTES)
                 try:
-                    content += decompressor.decompress(data, needed - len(content))
+                    content += decompressor.decompress(data, num_bytes - len(content))
                 except lzma.LZMAError:
                     raise UserError(f"{name}: damaged") from None
                 truncated = not data and decompressor.needs_input and not decompressor.eof

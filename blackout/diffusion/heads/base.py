@@ -12,7 +12,7 @@ AnyPrediction = TypeVar("AnyPrediction", bound=Prediction, covariant=True)
 
 
 class Head(Protocol[AnyPrediction]):
-    """From a network's raw output to a prediction of one kind."""
+    """Protocol of a head, which turns a network's raw output into a prediction."""
 
     @property
     def outputs(self) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import per_sample_time
 from blackout.diffusion.predictions import NEVER, TINY, CountPrediction
-from blackout.diffusion.schedules import logit_survival, time_of_logit
+from blackout.diffusion.survival import logit_survival, time_of_logit
 from blackout.errors import ensure
 
 MAX_BINNED_COUNT = 1023  # the tables hold all pairs of counts
@@ -27,7 +27,7 @@ BISECTIONS = 60  # halvings of 2 MAX_TILT, down to float64's precision
 @component("head", "base")
 @dataclass(frozen=True)
 class BinnedHead:
-    """y = E[X_0 | X_t] - X_t, by Bayes' rule from a predicted distribution of X_0 over bins.
+    """Head that predicts a distribution of X_0 over bins, and by Bayes' rule the missing count.
 
     The network predicts what the other elements say about an element: a logit for every bin of its
     count. The element's own count enters by its exact binomial likelihood, so that the network need

@@ -13,7 +13,9 @@ from blackout.diffusion.predictions import BirthDeathPrediction
 
 @component("head", "base")
 class BirthDeathHead(ScaledHead):
-    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), an output for each.
+    """Head of `BirthDeath`, with an output for each of E[X_0 - S | X_t] and E[I | X_t].
+
+    Each is (1 - q) C softplus(f).
 
     References: this project; checked in tests/diffusion/test_losses.py.
 

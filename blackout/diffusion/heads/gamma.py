@@ -17,20 +17,20 @@ from blackout.networks.elements import Elements
 LINEAR_ABOVE = 3.0  # the exponential link continues as its tangent, so that no rate overflows
 
 
-def choose_own_counts(settings: Mapping[str, Any], stats: Stats) -> dict[str, bool]:
-    """Return `own_counts` of a `GammaHead` where it is null: true for vectors without an order.
+def choose_elementwise_posterior(settings: Mapping[str, Any], stats: Stats) -> dict[str, bool]:
+    """Return a `GammaHead`'s null `elementwise_posterior`: true for vectors in no order.
 
     References: this project; checked in tests/networks/test_elements.py.
     """
-    if settings.get("own_counts", True) is not None:
+    if settings.get("elementwise_posterior", True) is not None:
         return {}
-    return {"own_counts": len(stats["shape"]) == 1 and not stats.get("ordered")}
+    return {"elementwise_posterior": len(stats["shape"]) == 1 and not stats.get("ordered")}
 
 
-@component("head", "base", from_stats=choose_own_counts)
+@component("head", "base", from_stats=choose_elementwise_posterior)
 @dataclass(frozen=True)
 class GammaHead:
-    """y = y0 e^f for counts of any scale; e^f continues as its tangent above f = 3.
+    """Head for counts of any scale: y = y0 e^f, where e^f continues as its tangent above f = 3.
 
     y0 = (1 - q) m S (r + X_t) / (r + q m S) is the posterior mean of every element by itself, and
     e^f is what the other elements add. y0 = E[X_0 - X_t | X_t] of a negative binomial count with
@@ -53,13 +53,13 @@ class GammaHead:
     Args:
         elements: mean and concentration of every element, float32 [*shape], and the concentration
             of their gain.
-        own_counts: whether y0 uses an element's own count; if not, y0 = (1 - q) m S. False suits
-            pixels and bins, whose neighbours predict their rate better: the network would have to
-            undo the noise of X_t in every place.
+        elementwise_posterior: whether y0 is the posterior mean given X_t of the element; if not, it
+            is the prior mean (1 - q) m S. False suits pixels and bins, whose neighbours predict
+            their rate better: the network would have to undo the noise of X_t in every element.
     """
 
     elements: Elements
-    own_counts: bool = True
+    elementwise_posterior: bool = True
     outputs: ClassVar[int] = 1
     _copies: dict[torch.device, Elements] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -84,7 +84,7 @@ class GammaHead:
 
         # 2. Posterior mean y0 of every element by itself.
         posterior = gain
-        if self.own_counts:
+        if self.elementwise_posterior:
             r_given_gain = elements.conditional_concentration
             posterior = gain * (r_given_gain + x) / (r_given_gain + gain * expected)
         y0 = -torch.expm1(-t).float() * elements.mean * posterior

@@ -38,7 +38,7 @@ class _PosteriorHead:
 
 @component("head", "base")
 class LevelHead(_PosteriorHead):
-    """P(X_0 = o | X_t) for every data level o: one logit per level, [B, max_count + 1, ...].
+    """Head with one logit per level o, for P(X_0 = o | X_t), [B, max_count + 1, ...].
 
     References: Austin et al. 2021, section 3.3; Campbell et al. 2022.
 
@@ -62,7 +62,7 @@ class LevelHead(_PosteriorHead):
 
 @component("head", "base")
 class LogisticHead(_PosteriorHead):
-    """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic.
+    """Head for P(X_0 = o | X_t) as a discretised logistic distribution, with two outputs.
 
     Its location is affine in the first output and its log scale in the second; levels take the mass
     of their unit interval, the outermost all that is beyond.

@@ -15,7 +15,7 @@ from blackout.component import Stats, component
 from blackout.counts import per_row
 from blackout.diffusion.heads.base import Head
 from blackout.diffusion.heads.discretised_logistic import log_logistic
-from blackout.diffusion.heads.gamma import choose_own_counts
+from blackout.diffusion.heads.gamma import choose_elementwise_posterior
 from blackout.diffusion.predictions import CountPrediction
 from blackout.errors import ensure
 from blackout.random import RandomSource, categorical, uniform
@@ -81,7 +81,7 @@ def choose_components(settings: Mapping[str, Any], stats: Stats) -> Mapping[str,
     if settings.get("components", 0) is not None:
         return {}
     if not stats.get("narrow"):
-        return {**settings["base"], **choose_own_counts(settings["base"], stats)}
+        return {**settings["base"], **choose_elementwise_posterior(settings["base"], stats)}
     warnings.warn(
         "counts vary less than Poisson counts: a distribution is predicted (head=gamma: none)",
         stacklevel=2,

@@ -33,7 +33,7 @@ def log_softplus(f: Tensor) -> Tensor:
 @component("head", "base")
 @dataclass(frozen=True)
 class SoftplusHead:
-    """y = softplus(f), in counts.
+    """Head of the paper: y = softplus(f), in counts.
 
     References: Santos et al. 2023, section 3.
     """
@@ -49,7 +49,7 @@ class SoftplusHead:
 @component("head", "base")
 @dataclass(frozen=True)
 class ScaledHead:
-    """y = (1 - q) C softplus(f), q = e^-t: the missing count is O(1 - q), so f is O(1) at every t.
+    """Head y = (1 - q) C softplus(f), q = e^-t, whose input f is of order 1 at every time.
 
     References: this project; checked in tests/diffusion/test_losses.py.
 
@@ -84,7 +84,7 @@ class ScaledHead:
 @component("head", "base")
 @dataclass(frozen=True)
 class BoundedHead(ScaledHead):
-    """y = h (1 - e^(-s / h)), with h = max_count - X_t and s = (1 - q) C softplus(f), q = e^-t.
+    """Head bounded by the headroom h = max_count - X_t: y = h (1 - e^(-s / h)), s of `ScaledHead`.
 
     No more than h units can be missing. Far below h, y is that of `ScaledHead`. Near max_count it
     falls with every unit of X_t, even if the network's input is scaled to the whole range of the

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.predictions import (
     CountPrediction,
@@ -21,14 +22,14 @@ from blackout.diffusion.predictions import (
     require,
 )
 from blackout.diffusion.processes import Process
-from blackout.diffusion.schedules import DataEnds, reverse_clock, step_fraction
+from blackout.diffusion.survival import reverse_clock, step_fraction
 from blackout.random import RandomSource, poisson
 from blackout.representation import format_fields
 
 
 @dataclass(frozen=True)
 class ReverseStep:
-    """One reverse step to be made, from time t to s < t.
+    """Input of a kernel: the reverse step to make, from time t to s < t.
 
     Args:
         denoiser: evaluated as often as the method needs.
@@ -49,7 +50,7 @@ class ReverseStep:
     __repr__ = format_fields
 
     def predict_count(self, part: object) -> CountPrediction:
-        """Evaluate the denoiser at (X_t, t), for a `part` that needs the missing count.
+        """Evaluate the denoiser at (X_t, t), and check that it predicts the missing count.
 
         Args:
             part: the kernel or corrector, for the message.
@@ -57,12 +58,14 @@ class ReverseStep:
         Raises:
             ValueError: the denoiser predicts something else.
         """
-        needed = "a head that predicts the missing count (and for some samplers its distribution)"
+        requirement = (
+            "a head that predicts the missing count (and for some samplers its distribution)"
+        )
         prediction = self.denoiser(self.x, self.t)
-        return require(prediction, CountPrediction, part, self.process, needed)
+        return require(prediction, CountPrediction, part, self.process, requirement)
 
     def predict_distribution(self, part: object, purpose: str) -> MissingCount:
-        """Evaluate the denoiser at (X_t, t), for a `part` that draws from P(N | X_t).
+        """Evaluate the denoiser at (X_t, t), and return the predicted distribution P(N | X_t).
 
         Args:
             part: the kernel, for the message.
@@ -78,7 +81,10 @@ class ReverseStep:
                 "use sampler=trapezoidal"
             )
         if prediction.distribution is None:
-            raise ValueError(f"the posterior {purpose} needs a head that predicts a distribution")
+            raise ValueError(
+                f"the posterior {purpose} needs a head that predicts a distribution, such as "
+                "head=logistic_mixture: train with one, or use sampler=trapezoidal"
+            )
         return prediction.distribution
 
     def poisson_leap(self, y: Tensor) -> Tensor:
@@ -104,7 +110,7 @@ class ReverseStep:
         return self.process.bridge(x0, self.x, self.s, self.t, self.generator)
 
     def midpoint(self) -> Tensor:
-        """Return the time rho, a scalar, that halves the step by the clock -log(1 - e^-t).
+        """Return the scalar time rho that halves the step on the time scale of `reverse_clock`.
 
         References: this project; checked in tests/verification/test_pure_death_kernels.py.
         """
@@ -112,7 +118,7 @@ class ReverseStep:
         return reverse_clock(middle)  # the clock is its own inverse
 
     def until(self, time: Tensor) -> ReverseStep:
-        """Return the first part of the step, from t to `time`."""
+        """Return the first part of the step: from t to `time`, between s and t."""
         return replace(self, s=time)
 
     def continue_from(self, x: Tensor, time: Tensor) -> ReverseStep:
@@ -121,7 +127,7 @@ class ReverseStep:
 
 
 class Kernel(Protocol):
-    """One reverse step."""
+    """Protocol of a kernel, which makes one reverse step of the sampling loop."""
 
     def __call__(self, step: ReverseStep, /) -> Tensor:
         """Return X_s given X_t: states of the shape [B, ...] and dtype of `step.x`.
@@ -148,7 +154,7 @@ class StatefulKernel(Kernel, Protocol):
             data_mean: E[X_0] of a Poisson start; None for other starts.
         """
 
-    def earliest_time(self, ends: DataEnds) -> float:
+    def earliest_time(self, ends: GridEnds) -> float:
         """Return the earliest final time at which a Poisson start is accurate enough.
 
         The default is that of kernels that do not correct the start.
@@ -165,21 +171,21 @@ def add_births(x: Tensor, births: Tensor, process: Process) -> Tensor:
 
 
 def require_prediction(
-    prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str
+    prediction: Prediction, kind: type[Kind], part: object, process: object, requirement: str
 ) -> Kind | GuidedPair:
-    """Return the prediction if it is of this kind, or a pair of this kind that is to be guided.
+    """Return the prediction, after checking its class; of a guided pair, both classes are checked.
 
     Args:
         prediction: of a denoiser.
         kind: the class that is needed.
         part: the kernel or corrector, for the message.
         process: the process it is used with, for the message.
-        needed: what it needs, in words.
+        requirement: what it needs, in words.
 
     Raises:
         ValueError: it is of another kind.
     """
     parts = prediction.both if isinstance(prediction, GuidedPair) else (prediction,)
     for single in parts:
-        require(single, kind, part, process, needed)
+        require(single, kind, part, process, requirement)
     return cast("Kind | GuidedPair", prediction)

@@ -37,10 +37,10 @@ class BirthDeathBridge:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
-        needed = "process=birth_death and its head"
-        process = require(step.process, BirthDeath, self, step.process, needed)
+        requirement = "process=birth_death and its head"
+        process = require(step.process, BirthDeath, self, step.process, requirement)
         prediction = require_prediction(
-            step.denoiser(step.x, step.t), BirthDeathPrediction, self, process, needed
+            step.denoiser(step.x, step.t), BirthDeathPrediction, self, process, requirement
         )
         if isinstance(prediction, GuidedPair):
             raise ValueError(

@@ -18,7 +18,7 @@ from blackout.random import categorical
 @component("kernel")
 @dataclass(frozen=True)
 class EulerStep:
-    """Jump from X_t to level j with the probability rate(X_t -> j) (t - s).
+    """Euler step: a jump from X_t to level j has the probability rate(X_t -> j) (t - s).
 
     First order in the step; elements jump independently, each at most once. Where the
     probabilities of an element's jumps sum to more than 1 they are normalised. Of ordered
@@ -30,8 +30,8 @@ class EulerStep:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
-        needed = "a process in continuous time"
-        process = require(step.process, JumpProcess, self, step.process, needed)
+        requirement = "a process in continuous time"
+        process = require(step.process, JumpProcess, self, step.process, requirement)
         if process.ordered or float(step.s) == 0.0:
             return TauLeap()(step)
         prediction = require_prediction(
@@ -52,5 +52,5 @@ def euler_distribution(
     """
     rates = reverse_rates(process, prediction, step.x, step.t).movedim(1, -1)
     jumps = rates * float(step.t - step.s)
-    stays = (1.0 - jumps.sum(-1, keepdim=True)).clamp(min=0.0)
-    return jumps.scatter(-1, step.x.long()[..., None], stays)
+    stay_probability = (1.0 - jumps.sum(-1, keepdim=True)).clamp(min=0.0)
+    return jumps.scatter(-1, step.x.long()[..., None], stay_probability)

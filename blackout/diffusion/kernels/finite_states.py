@@ -29,13 +29,13 @@ class LevelBridge:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
-        needed = (
+        requirement = (
             "a process of finitely many states and a head that predicts a distribution over "
             "levels, such as process=uniform head=levels"
         )
-        process = require(step.process, FiniteProcess, self, step.process, needed)
+        process = require(step.process, FiniteProcess, self, step.process, requirement)
         prediction = require_prediction(
-            step.denoiser(step.x, step.t), CategoricalPrediction, self, process, needed
+            step.denoiser(step.x, step.t), CategoricalPrediction, self, process, requirement
         )
         if isinstance(prediction, GuidedPair):
             return draw_guided_step(process, prediction, step)

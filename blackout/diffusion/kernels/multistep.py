@@ -30,16 +30,17 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.diffusion.grid_ends import GridEnds
 from blackout.diffusion.kernels.base import Kernel, ReverseStep, add_births
 from blackout.diffusion.kernels.rounding import stochastic_rounding
 from blackout.diffusion.kernels.trapezoidal import Trapezoidal
-from blackout.diffusion.schedules import DataEnds, step_fraction
+from blackout.diffusion.survival import step_fraction
 
-MAX_START_NATS = 0.3  # error of a Poisson start that the first step corrects; others allow 0.05
+MAX_START_DIVERGENCE = 0.3  # nats; error of a Poisson start that the first step corrects
 
 
 class Forecast(NamedTuple):
-    """What a step implies for the next one."""
+    """Prediction of one step for the next one."""
 
     time: float  # end of the step
     missing: Tensor  # z [B, ...]
@@ -78,9 +79,9 @@ class MultistepLeap:
         """Return the kernel of one run; data_mean is E[X_0] of a Poisson start, else None."""
         return MultistepRun(data_mean)
 
-    def earliest_time(self, ends: DataEnds) -> float:
-        """Return the earliest final time: the first step corrects up to 0.3 nats of the start."""
-        return ends.earliest_time(max_nats=MAX_START_NATS)
+    def earliest_time(self, ends: GridEnds) -> float:
+        """Return the earliest final time of a start whose error, up to 0.3 nats, is corrected."""
+        return ends.earliest_time(max_divergence=MAX_START_DIVERGENCE)
 
 
 class MultistepRun:

@@ -15,7 +15,7 @@ from blackout.random import RandomSource, bernoulli
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 
 
-@component(passed=("rounding",), called=("y", "generator"))
+@component(partial_for=("rounding",), call_arguments=("y", "generator"))
 def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
     """Round y [B, ...] to the nearest whole number, as the paper does.
 
@@ -26,7 +26,7 @@ def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
     return torch.round(y)
 
 
-@component(passed=("rounding",), called=("y", "generator"))
+@component(partial_for=("rounding",), call_arguments=("y", "generator"))
 def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
     """Return floor(y) + Bernoulli(y - floor(y)), [B, ...].
 

@@ -21,7 +21,7 @@ NEEDED_FOR_RATES = "a head that predicts what rates need"  # for messages
 @component("kernel")
 @dataclass(frozen=True)
 class TauLeap:
-    """Make jumps of every reverse type at the rates of X_t, held constant for t - s.
+    """Tau-leaping: reverse jumps of every type at the rates of X_t, held constant over the step.
 
     Algorithm 4 lacks the time increment t - s. Jumps of ordered processes add up, Poisson for each
     type, clipped to the state space; of unordered ones at most one happens. The last step, to
@@ -33,8 +33,8 @@ class TauLeap:
 
     def __call__(self, step: ReverseStep) -> Tensor:
         """Return X_s, of the shape [B, ...] and dtype of `step.x`."""
-        needed = "a process in continuous time"
-        process = require(step.process, JumpProcess, self, step.process, needed)
+        requirement = "a process in continuous time"
+        process = require(step.process, JumpProcess, self, step.process, requirement)
         if float(step.s) == 0.0 and isinstance(process, FiniteProcess):
             return LevelBridge()(step)
         prediction = require_prediction(
@@ -64,7 +64,7 @@ def leap(
     duration: float,
     generator: RandomSource,
 ) -> Tensor:
-    """Return X_t after jumps at constant rates, states of xt's shape and dtype.
+    """Return states after jumps at constant rates, of xt's shape and dtype.
 
     References: Santos et al. 2023, Algorithm 4.
 
@@ -84,8 +84,8 @@ def leap(
     jumps = torch.cat([j.expand(r.shape) for r, j in moves], dim=1)
     exit_rate = rates.sum(-1)
     # nothing happens with probability e^(-exit rate duration), else one jump, by its rate
-    stays = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
+    is_unchanged = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
     # elements without possible jumps get weights of 1; their draw is discarded below
     jump_type = categorical(torch.where(exit_rate[..., None] > 0, rates, 1.0), generator)
     jump = jumps.gather(1, jump_type[:, None]).squeeze(1)
-    return torch.where(stays | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)
+    return torch.where(is_unchanged | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)

@@ -16,7 +16,7 @@ from blackout.component import component
 from blackout.diffusion.kernels.base import ReverseStep
 from blackout.diffusion.kernels.pure_death import PosteriorBridge
 from blackout.diffusion.predictions import MissingCount
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.survival import step_fraction
 from blackout.errors import ensure
 from blackout.random import categorical
 
@@ -26,7 +26,7 @@ MAX_ENUMERATED_COUNT = 1023  # PosteriorTrapezoidal lists every missing count of
 @component("kernel")
 @dataclass(frozen=True)
 class Trapezoidal:
-    """The theta-trapezoidal method in a form that is unbiased in the mean.
+    """Kernel of the theta-trapezoidal method, in a form that is unbiased in the mean.
 
     Half a step of the clock tau = -log(1 - e^-t) is a Poisson leap to rho of fraction
     h = 1 - sqrt(1 - r). The other half is one of the same fraction with the extrapolated count
@@ -62,7 +62,7 @@ class Trapezoidal:
 @component("kernel")
 @dataclass(frozen=True)
 class PosteriorTrapezoidal:
-    """Trapezoidal steps of whole distributions; exact for independent elements, whatever the step.
+    """Kernel of trapezoidal steps on whole distributions; exact for independent elements.
 
     Stage 1 draws N from its distribution P_t(N | X_t) and takes the exact bridge to rho, which
     halves the clock -log(1 - e^-t) as in `Trapezoidal`; b of the units are born there. Stage 2 is
@@ -133,9 +133,10 @@ def tabulate_log_probs(distribution: MissingCount, largest: Tensor, max_count: i
 def tabulate_remaining(
     distribution: MissingCount, births: Tensor, h: Tensor, largest: Tensor, max_count: int
 ) -> Tensor:
-    """Return log P(N - b = n | b of N came back, each with probability h), for n = 0..max_count.
+    """Return the log distribution of the units that remain missing after b of N were born.
 
-    Bayes' rule, P(N = b + n) Bin(b; b + n, h) / Z.
+    Each of the N missing units was born with probability h. By Bayes' rule, n of them remain with
+    probability P(N = b + n) Bin(b; b + n, h) / Z.
 
     References: this project; checked in tests/verification/test_pure_death_kernels.py.
 

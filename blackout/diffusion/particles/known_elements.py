@@ -20,7 +20,7 @@ from blackout.diffusion.kernels.finite_states import step_distribution
 from blackout.diffusion.particles.potentials import Stage, Step
 from blackout.diffusion.predictions import TINY, CountPrediction
 from blackout.diffusion.processes import FiniteProcess, Process, PureDeath
-from blackout.diffusion.schedules import missing_fraction
+from blackout.diffusion.survival import missing_fraction
 
 # None of these changes the limit of many steps: the look-ahead is divided out again, and
 # extrapolated counts approach predicted ones as steps become short.
@@ -33,13 +33,13 @@ MIN_RATE_SHARE = 0.1  # of the predicted count: extrapolation must not make know
 
 
 def has_step_probability(process: Process) -> bool:
-    """Return whether `KnownWeight` knows the probability of a step of this process."""
+    """Return whether `KnownWeight` can compute the probability of a step of this process."""
     return isinstance(process, PureDeath | FiniteProcess)
 
 
 @dataclass
 class KnownWeight:
-    """The model's probability of the known elements' steps, over that of the path they follow.
+    """Importance weight of a particle: the model's probability of the known path, over the path's.
 
     Births of a stage are Poisson(y r), those of finitely many states follow `step_distribution`.
     The path's own probability, of a bridge to X_0, is the same for all particles of a sample: it
@@ -81,7 +81,7 @@ class KnownWeight:
         return log_weight + self._look_ahead
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these particles."""
+        """Keep the look-ahead of the particles that survive resampling, int64 [rows]."""
         self._look_ahead = self._look_ahead[rows]
 
     def _data_log_probability(self, stage: Stage) -> Tensor:
@@ -113,10 +113,12 @@ class KnownWeight:
         log_mean = stage.prediction.log_mean.double()
         log_rate = torch.where(rate == y, log_mean, rate.clamp(min=TINY).log())
         # births! cancels between the two distributions
-        stayed = missing - births
-        log_ways = torch.lgamma(missing + 1) - torch.lgamma(stayed.clamp(min=0) + 1)
+        still_missing = missing - births
+        log_ways = torch.lgamma(missing + 1) - torch.lgamma(still_missing.clamp(min=0) + 1)
         log_bridge = log_ways + births * r.log()
-        log_bridge = log_bridge + torch.special.xlogy(stayed, missing_fraction(stage.s, stage.t))
+        log_bridge = log_bridge + torch.special.xlogy(
+            still_missing, missing_fraction(stage.s, stage.t)
+        )
         return births * (log_rate + r.log()) - rate * r - log_bridge
 
     def _levels_log_ratio(self, stage: Stage) -> Tensor:

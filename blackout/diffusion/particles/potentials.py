@@ -1,4 +1,4 @@
-"""What particles are weighted by: potentials, and the record of a step that they look at."""
+"""Potentials, which weight particles, and the record of a step that they are computed from."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 from torch import Tensor
 
 from blackout.diffusion.predictions import Prediction
-from blackout.diffusion.schedules import reverse_clock, step_fraction
+from blackout.diffusion.survival import reverse_clock, step_fraction
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a step, at the rates of one network evaluation.
+    """The part of a step that uses one network evaluation.
 
     Attributes:
         prediction: given X_t = before, as the kernel had it.
@@ -59,7 +59,7 @@ class Stage:
 
 @dataclass
 class Step:
-    """What one step of a kernel did.
+    """Record of one step of a kernel: its times, evaluations and result.
 
     Attributes:
         number: k of the time times[k] it led to.

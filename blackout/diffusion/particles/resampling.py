@@ -42,7 +42,7 @@ THRESHOLD = 0.5  # effective share of the particles below which they are resampl
 
 @dataclass(frozen=True)
 class Particles:
-    """How many particles a sample has, and when they are resampled.
+    """Settings of a particle sampler: number of particles, and when they are resampled.
 
     Args:
         number: P, particles of every sample.
@@ -77,9 +77,9 @@ class WeightedSamples(NamedTuple):
     log_normaliser: Tensor
 
 
-def particles_per_sample(sampler: Sampler, process: Process, has_known: bool) -> int:
-    """Return how many particles a sample is drawn from: 1 without known elements."""
-    if not has_known:
+def particles_per_sample(sampler: Sampler, process: Process, has_known_elements: bool) -> int:
+    """Return the number of particles per sample; 1 unless elements are known."""
+    if not has_known_elements:
         return 1
     if sampler.inpainting_particles is not None:
         return sampler.inpainting_particles
@@ -115,11 +115,14 @@ def run_particles(
             particles that are resampled.
     """
     process = plan.process
-    known = plan.known
+    known_elements = plan.known_elements
     number = particles.number
-    if particles.retain_first and (known is None or particles.threshold > 0):
-        raise ValueError("a retained path needs known elements and threshold=0: no resampling")
-    if known is not None and not has_step_probability(process):
+    if particles.retain_first and (known_elements is None or particles.threshold > 0):
+        raise ValueError(
+            "retain_first needs known elements and no resampling: pass known_elements and "
+            "threshold=0"
+        )
+    if known_elements is not None and not has_step_probability(process):
         raise ValueError(
             f"inpainting_particles: the steps of {type(process).__name__} have no likelihood that "
             "particles could be weighed by: 1 overwrites the known elements"
@@ -140,8 +143,8 @@ def run_particles(
     # 2. Known elements follow one path, and weight the particles.
     path = None
     potentials = list(potentials)
-    if known is not None:
-        path = KnownPath(known.expand_to(shape, device), process, generator, number)
+    if known_elements is not None:
+        path = KnownPath(known_elements.expand_to(shape, device), process, generator, number)
         start = path.advance(num_steps, times[-1], start)
         potentials.append(KnownWeight(process, path.x0, path.mask, particles.look_ahead))
     if path is not None and particles.retain_first:
@@ -159,7 +162,9 @@ def run_particles(
             callback(k, x[::number], None)
 
     correction = replace(plan.correction, corrector=correct)
-    swarm_plan = replace(plan, kernel=swarm, correction=correction, data_mean=None, known=None)
+    swarm_plan = replace(
+        plan, kernel=swarm, correction=correction, data_mean=None, known_elements=None
+    )
     x0 = run_sampler(swarm_plan, tuple(start.shape), streams, start=start, callback=show_first)
 
     # 4. One particle of every sample, by weight.
@@ -170,7 +175,7 @@ def run_particles(
 
 
 class Swarm:
-    """A kernel that makes the steps of another one for all particles, weights and resamples them.
+    """Kernel that steps all particles with another kernel, then weights and resamples them.
 
     References: Doucet et al. 2001.
 
@@ -194,8 +199,8 @@ class Swarm:
     ) -> None:
         if isinstance(plan.kernel, StatefulKernel):
             raise ValueError(
-                f"{type(plan.kernel).__name__} remembers earlier steps, which particles exchange: "
-                "use another"
+                f"{type(plan.kernel).__name__} uses earlier steps, which resampling mixes up: use "
+                "another kernel, such as Trapezoidal()"
             )
         self._kernel = plan.kernel
         self._potentials = potentials
@@ -254,8 +259,8 @@ class Swarm:
         weight = normalise_weights(self._log_weight)
         number = self._particles.number
         u = uniform((len(weight), 1), source_at(self._generator, 0), weight.device)
-        below = weight.cumsum(1) <= u * weight.sum(1, keepdim=True)
-        particle = below.sum(1).clamp(max=number - 1)
+        is_below = weight.cumsum(1) <= u * weight.sum(1, keepdim=True)
+        particle = is_below.sum(1).clamp(max=number - 1)
         rows = number * torch.arange(len(weight), device=weight.device) + particle
         return WeightedSamples(x0[rows], self._log_normaliser + self._log_mean_weight())
 

@@ -39,7 +39,7 @@ from blackout.diffusion.particles.resampling import (
 from blackout.diffusion.predictions import CountPrediction, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
 from blackout.diffusion.sampling import SamplingPlan
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.survival import step_fraction
 from blackout.random import SampleStreams, categorical, poisson
 
 # (data, float64 [m, *shape], numbers of their particles, int64 [m]) -> log L, float64 [m]
@@ -58,7 +58,7 @@ VALUE_KEY = 1  # of the random numbers for values of states, apart from those of
 
 @dataclass
 class Steering:
-    """Samples of p(x) L(x) / Z: the kernel and the potential of particles.
+    """Kernel and potential of particles that sample p(x) L(x) / Z.
 
     Args:
         process: that is reversed: pure death or finite where steps are guided.
@@ -89,7 +89,10 @@ class Steering:
     def __post_init__(self) -> None:
         smallest = min(self.number, self.draws, self.every)
         if smallest < 1:
-            raise ValueError(f"particles, draws and every must be at least 1, not {smallest}")
+            raise ValueError(
+                "number, draws and every must be at least 1, not "
+                f"{self.number}, {self.draws} and {self.every}"
+            )
         pure_death = isinstance(self.process, PureDeath)
         finite = isinstance(self.process, FiniteProcess) and isinstance(self.process, JumpProcess)
         if self.guided and (self.classifier is None or not (pure_death or finite)):
@@ -186,7 +189,7 @@ class Steering:
         return gain + self._correction
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these particles."""
+        """Keep the gain of the particles that survive resampling, int64 [rows]."""
         self._total_gain = self._total_gain[rows]
 
     def _log_likelihood(self, x: Tensor) -> Tensor:
@@ -252,7 +255,7 @@ def neighbour_log_ratios(
 
 
 def floor_values(log_value: Tensor) -> Tensor:
-    """Raise estimated likelihoods of 0, which later steps may still correct.
+    """Raise estimated likelihoods of 0 to a small value, since later steps may still correct them.
 
     A value of 0 becomes a tenth of its group's mean; groups of nothing else become 1.
 

@@ -95,7 +95,7 @@ class Process(ABC):
         """Raise ValueError if sampling from the prior at the final time t cannot work.
 
         No time of counts is refused here: that depends on the data
-        (`blackout.diffusion.schedules`).
+        (`blackout.diffusion.grid_ends`).
         """
         return
 
@@ -202,7 +202,7 @@ class CountProcess(JumpProcess):
         Without `data_mean`, E[X_0] = a is assumed. Pure death, a = 0, thus starts all black, or
         with Poisson(e^-t E[X_0]) if the mean is given. At
         t = 15 one CIFAR-10 image in ten still has a unit left, which black ignores. Poisson counts
-        lack the correlations of elements: `blackout.diffusion.schedules` has their size, and the
+        lack the correlations of elements: `blackout.diffusion.grid_ends` has their size, and the
         times at which they are small.
 
         References: Santos et al. 2023, Algorithm 2, for black; the Poisson start is this project's,

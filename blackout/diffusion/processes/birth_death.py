@@ -21,7 +21,7 @@ from blackout.component import component
 from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes.base import CountProcess, Observation, check_max_count
-from blackout.diffusion.schedules import missing_fraction, step_fraction
+from blackout.diffusion.survival import missing_fraction, step_fraction
 from blackout.errors import ensure
 from blackout.random import RandomSource, binomial, categorical, poisson
 
@@ -29,7 +29,9 @@ from blackout.random import RandomSource, binomial, categorical, poisson
 @component("process")
 @dataclass(frozen=True)
 class BirthDeath(CountProcess):
-    """Deaths at rate 1 per unit, births at rate `mean`; Poisson(mean) is stationary.
+    """Immigration-death process: deaths at rate 1 per unit, births at rate `mean`.
+
+    Its stationary distribution is Poisson(mean).
 
     Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q)
     and E[I | X_t] / (1 - q): the statistic is the pair (X_0 - S, I), both O(1 - q).

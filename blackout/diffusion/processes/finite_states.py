@@ -280,10 +280,10 @@ class FiniteProcess(Process):
         worst = int(distance.argmax())
         if distance[worst] > MAX_PRIOR_DISTANCE:
             raise ValueError(
-                f"the data never reach the prior: from count {worst} X_t at the final time "
-                f"{float(t):g} is still {float(distance[worst]):.2f} (total variation, at most "
-                f"{MAX_PRIOR_DISTANCE} is allowed) away from the average over all counts; a later "
-                "final time, larger rates or a generator with one closed class of states is needed"
+                f"the data never reach the prior: at the final time {float(t):g}, X_t from count "
+                f"{worst} is at the distance {float(distance[worst]):.2f} from the average over "
+                f"all counts (total variation, at most {MAX_PRIOR_DISTANCE}): use a later final "
+                "time, larger rates, or a generator with one closed class of states"
             )
 
 

@@ -68,7 +68,7 @@ def embed_matrix(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_matrix(matrix: np.ndarray, kind: str, total: float) -> None:
-    """Raise ValueError, naming the entry, unless all rows are rates or probabilities with this sum.
+    """Raise ValueError unless a matrix is a generator (row sums 0) or transition matrix (sums 1).
 
     Args:
         matrix: any array, [..., S, S] if it is right.
@@ -99,7 +99,8 @@ def check_matrix(matrix: np.ndarray, kind: str, total: float) -> None:
         if matrix.ndim > 2:
             row += f" of step {worst[0] + 1}"
         raise ValueError(
-            f"the rows of a {kind} must sum to {total:g}, but {row} sums to {sums[worst]:g}"
+            f"the rows of a {kind} must sum to {total:g}, but {row} sums to {sums[worst]:g}: "
+            "correct its diagonal"
         )
 
 

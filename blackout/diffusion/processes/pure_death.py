@@ -16,14 +16,14 @@ from blackout.component import component
 from blackout.counts import Time, expand_time
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes.base import CountProcess, check_max_count
-from blackout.diffusion.schedules import missing_fraction, step_fraction
+from blackout.diffusion.survival import missing_fraction, step_fraction
 from blackout.random import RandomSource, binomial
 
 
 @component("process")
 @dataclass(frozen=True)
 class PureDeath(CountProcess):
-    """The linear death process on 0..max_count; a unit survives to t with probability q = e^-t.
+    """Linear death process on 0..max_count; a unit survives to time t with probability q = e^-t.
 
     Its statistic is the missing count X_0 - X_t.
 
@@ -126,5 +126,5 @@ class PureDeath(CountProcess):
         return xt.double()[:, None]
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
-        """Return 0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
+        """Return 0: the Poisson start depends on the data's mean; see `start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)

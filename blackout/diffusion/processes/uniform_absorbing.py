@@ -141,7 +141,7 @@ def _elementwise_divergence(p: Tensor, prior: Tensor) -> Tensor:
 
 @component("process")
 class Uniform(_ReplacementProcess):
-    """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels.
+    """Uniform process: at rate 1, an element is replaced by a uniform draw from all S levels.
 
     exp(Q t) = e^-t I + (1 - e^-t) / S, [S, S].
 
@@ -158,7 +158,7 @@ class Uniform(_ReplacementProcess):
 
 @component("process")
 class Absorbing(_ReplacementProcess):
-    """At rate 1 an element is replaced by the mask, the state max_count + 1, for good.
+    """Absorbing process: at rate 1, an element becomes the mask, the state max_count + 1, forever.
 
     exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T, [S, S], with all of pi at the mask.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from blackout.errors import UserError, refuse
-from blackout.files import save_arrays, save_picture, write_json, write_table
+from blackout.files import save_arrays, write_json, write_table
 from blackout.flows.graphs.draw import (
     collect_references,
     describe_values,
@@ -34,6 +34,7 @@ from blackout.flows.graphs.solvers import (
     solve_exactly,
 )
 from blackout.flows.graphs.target import GraphTarget
+from blackout.pictures import save_picture
 from blackout.training.loading import load_model
 
 MAX_CHAINS = 1 << 20

@@ -157,7 +157,7 @@ def make_graph_target(
     return target
 
 
-@component("target", ask="target=mis or target=maxcut")
+@component("target", command_line="target=mis or target=maxcut")
 def graph_problem(  # noqa: PLR0913 - built from YAML
     problem: Literal["mis", "maxcut", "qubo"],
     path: str | None = None,

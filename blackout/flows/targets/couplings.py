@@ -159,7 +159,7 @@ class SpinGlass(Couplings):
         super().__init__(J, h, shape)
 
 
-@component("target", ask="target=couplings target.path=...")
+@component("target", command_line="target=couplings target.path=...")
 def read_couplings(path: str | Path) -> Couplings:
     """Read couplings `J` [d, d] and a field `h` [d] (optional) from an .npz, or J from an .npy.
 

@@ -198,7 +198,7 @@ def _level_features(levels: int, num_cosines: int) -> Tensor:
     return torch.stack(features[: levels + 1], 1)
 
 
-@component("target", ask="target=energy_network with target.path=... or target.ckpt=...")
+@component("target", command_line="target=energy_network with target.path=... or target.ckpt=...")
 def read_energy(
     path: str | Path | None = None,
     ckpt: str | None = None,

@@ -51,7 +51,7 @@ class CodeDraw(Draw):
             `blackout.permutations.queries` are added.
         requirement: a condition that samples must fulfil. Up to 7 items without contexts they are
             drawn from the exact conditional distribution, otherwise by rejection. Summaries are
-            conditional too, and `given_log_prob` is added.
+            conditional too, and `condition_log_prob` is added.
     """
 
     model: CodeModel
@@ -102,7 +102,7 @@ class CodeDraw(Draw):
             "objective": self.model.objective,
             **asdict(self.passes),
             "nll_bits": likelihood,
-            "given": self.num_observed or None,
+            "num_observed": self.num_observed or None,
             "contexts": contexts,
         }
 
@@ -116,7 +116,7 @@ class CodeDraw(Draw):
         if self.contexts is not None:
             condition["input"] = "file"
         if self.requirement is not None:
-            condition["given"] = self.requirement.text
+            condition["condition"] = self.requirement.text
         return condition
 
     def batches(
@@ -205,7 +205,7 @@ class CodeDraw(Draw):
                     for name, values in accepted.items()
                 }
         raise UserError(
-            f"given: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}; "
+            f"condition: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}; "
             "ask for less"
         )
 
@@ -248,18 +248,18 @@ def build_draw(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
 
     Args:
         model: trained.
-        request: `passes`, `order`, `given` (observed digits, or a condition), `input`, `sampler`,
+        request: `passes`, `order`, `condition` (a number of digits, or words), `input`, `sampler`,
             `top`.
 
     Raises:
         UserError: another option, or one that the model does not allow.
     """
-    refuse_unknown(request, "passes", "order", "given", "input", "sampler", "top")
+    refuse_unknown(request, "passes", "order", "condition", "input", "sampler", "top")
     with error_context("sampler"):
         passes = model.passes.with_settings(request).resolve(model.length, model.objective)
     data = model.config.get("data", {})
     contexts = read_contexts(request["input"], data, model) if "input" in request else None
-    num_observed = request.get("given", 0)
+    num_observed = request.get("condition", 0)
     requirement: Condition | None = None
     if isinstance(num_observed, str):
         labels = () if model.conditional else data.get("labels", ())
@@ -267,7 +267,7 @@ def build_draw(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
         num_observed = 0
     if type(num_observed) is not int or not 0 <= num_observed <= model.length:
         raise UserError(
-            f"given must be 0..{model.length} digits of held-out samples, "
+            f"condition must be 0..{model.length} digits of held-out samples, "
             f"or words, not {num_observed!r}"
         )
     top = read_integer(request, "top")

@@ -59,9 +59,9 @@ def likelihood_report(
             "greedy draws have no density: the bits are those of the same passes and order "
             "without it"
         )
-    condition = settings.get("given")
+    condition = settings.get("condition")
     if condition is not None:
-        likelihood["given"] = "none: the bits are those of whole permutations"
+        likelihood["condition"] = "none: the bits are those of whole permutations"
     if options["baselines"] and source.kind == "rankings":
         num_observed = condition if type(condition) is int else 0
         likelihood["rankings"] = ranking_baselines(source, num_observed, size)

@@ -29,7 +29,7 @@ from blackout.permutations.datasets.ranked_lists import (
 from blackout.permutations.group import is_permutation
 
 
-@component("dataset", ask="dataset=items dataset.path=<file>")
+@component("dataset", command_line="dataset=items dataset.path=<file>")
 def items(path: StrPath, holdout: float = 0.1, seed: int = 0, validation: float = 0.1) -> Puzzles:
     """Read lists of the user, which are in their right order.
 

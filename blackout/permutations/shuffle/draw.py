@@ -209,16 +209,16 @@ def build_draw(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDr
     Args:
         model: trained.
         request: `decoder` (a description, or fields that replace the model's own), `input`, `top`,
-            `given`, `draws`.
+            `condition`, `draws`.
 
     Raises:
         UserError: another option, or a decoder or a file that does not fit the model.
     """
-    refuse_unknown(request, "decoder", "input", "top", "given", "draws")
+    refuse_unknown(request, "decoder", "input", "top", "condition", "draws")
     # 1. queries
     condition = None
-    if "given" in request:
-        condition = Condition.read(str(request["given"]), model.data["num_items"])
+    if "condition" in request:
+        condition = Condition.read(str(request["condition"]), model.data["num_items"])
     query = Query(read_integer(request, "top"), condition, read_integer(request, "draws", 0))
     # 2. decoder
     decoder = model.decoder

@@ -68,7 +68,7 @@ class Query:
     Args:
         top: number of most probable solutions, output as `top` and `top_log_prob`.
         condition: that solutions must fulfil. The solution is then the most probable of these, with
-            its conditional log-probability, and `given_log_prob` [b] is that of the condition.
+            its conditional log-probability, and `condition_log_prob` [b] is that of the condition.
         draws: number of samples from the model, output as `draws` [b, draws, n].
     """
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import check_at_least_one, check_at_most
-from blackout.files import save_picture
+from blackout.pictures import save_picture
 from blackout.preemption import signals
 from blackout.protocols import Draw, Samples, Watch
 from blackout.training.callbacks.throughput import Throughput

@@ -292,7 +292,7 @@ def test_observed_digits_are_kept_and_need_no_pass():
     model.source = lambda: source
     observed = model.encode(source.test["x"][torch.arange(30) % len(source.test["x"])])
     for order, passes in itertools.product(("random", "confidence", "left_to_right"), (1, 2, 6)):
-        draw = build_draw(model, {"given": 3, "passes": passes, "order": order})
+        draw = build_draw(model, {"condition": 3, "passes": passes, "order": order})
         assert draw.nfe == min(passes, 3)
         ((_, samples),) = draw.batches(torch.arange(30), seed=0)
         assert torch.equal(samples["code"][:, :3], observed[:, :3])

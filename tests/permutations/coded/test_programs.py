@@ -145,7 +145,7 @@ def test_rankings_are_completed_and_contexts_are_read_from_a_file(run, tmp_path)
         "sample",
         f"ckpt={model}",
         "num_samples=24",
-        "given=3",
+        "condition=3",
         "evaluate=true",
         "sampler.greedy=true",
         "likelihood.baselines=true",
@@ -154,7 +154,7 @@ def test_rankings_are_completed_and_contexts_are_read_from_a_file(run, tmp_path)
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "r/metrics.json").read_text())
     samples = np.load(tmp_path / "r/permutations.npz")
-    assert 0 < report["values"]["ndcg_at_5"] <= 1 and report["sampler"]["given"] == 3
+    assert 0 < report["values"]["ndcg_at_5"] <= 1 and report["sampler"]["num_observed"] == 3
     assert set(report["likelihood"]["rankings"]) == {
         "uniform_insertion",
         "popularity",
@@ -183,7 +183,7 @@ def test_rankings_are_completed_and_contexts_are_read_from_a_file(run, tmp_path)
 def test_conditions_in_words_and_most_probable_orders(run, trained, tmp_path):  # noqa: F811
     options = (
         f"ckpt={trained}",
-        "given=A before C and D first",
+        "condition=A before C and D first",
         "top=2",
         "num_samples=9",
         f"out={tmp_path / 'o'}",
@@ -197,9 +197,11 @@ def test_conditions_in_words_and_most_probable_orders(run, trained, tmp_path):  
         and "order:" in outcome.out
     )
     assert samples["places"][0].argmax() == 3 and samples["pairs"][0, 2] == pytest.approx(1)
-    unquoted = run("sample", f"ckpt={trained}", "given=A before C, D first")
-    unquoted.assert_refused("is a sweep, which needs -m", "text is 'given=\"A before C, D first\"'")
-    assert samples["top_log_prob"][0] < 0 and samples["given_log_prob"] == pytest.approx(
+    unquoted = run("sample", f"ckpt={trained}", "condition=A before C, D first")
+    unquoted.assert_refused(
+        "is a sweep, which needs -m", "text is 'condition=\"A before C, D first\"'"
+    )
+    assert samples["top_log_prob"][0] < 0 and samples["condition_log_prob"] == pytest.approx(
         np.log(1 / 12), abs=1
     )
 
@@ -240,10 +242,10 @@ def test_invalid_requests_are_refused_in_one_line(run, trained, tmp_path):  # no
     for line, word in (
         ("passes=9", "passes must be 1..6"),
         ("order=sideways", "order must be one of"),
-        ("given=7", "given must be 0..6"),
-        ("given=[1]", "given must be 0..6"),
-        ("\"given='A beside B'\"", "is not understood"),
-        ("\"given='A first and B first'\"", "no order fulfils"),
+        ("condition=7", "condition must be 0..6"),
+        ("condition=[1]", "condition must be 0..6"),
+        ("\"condition='A beside B'\"", "is not understood"),
+        ("\"condition='A first and B first'\"", "no order fulfils"),
         ("top=0", "top must be"),
         ("input=x.npy", "no context"),
         ("classes=[1]", "classes: no such setting"),

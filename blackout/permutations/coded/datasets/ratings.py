@@ -126,7 +126,7 @@ def draw_rankings(
     return {"x": x, "items": ratings.item[row], "ratings": ratings.rating[row]}
 
 
-@component("dataset", ask="dataset=rankings dataset.path=<file>")
+@component("dataset", command_line="dataset=rankings dataset.path=<file>")
 def rankings(  # noqa: PLR0913 - built from YAML
     path: str | Path,
     length: int | None = None,

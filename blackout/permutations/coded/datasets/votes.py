@@ -27,7 +27,7 @@ ALTERNATIVE = re.compile(r"# ALTERNATIVE NAME ([0-9]{1,9}): *(.*)")
 MAX_VOTE_ENTRIES = 10**8  # voters x alternatives of a file of votes
 
 
-@component("dataset", ask="dataset=permutations dataset.path=<file>")
+@component("dataset", command_line="dataset=permutations dataset.path=<file>")
 def permutations(
     path: str | Path, holdout: float = 0.1, seed: int = 0, validation: float = 0.1
 ) -> PermutationData:

@@ -1,22 +1,16 @@
-"""Time grids and training schedules."""
+"""Time grids: published values, ends, densities, and refusals."""
 
 import math
 
 import pytest
 import torch
 
-from blackout.diffusion.schedules import (
-    Schedule,
+from blackout.diffusion.survival import half_width, logit_survival, step_fraction
+from blackout.diffusion.time_grids import (
     choose_logistic_times,
     fisher_times,
-    half_width,
     logistic_times,
-    logit_survival,
     logit_times,
-    reverse_clock,
-    step_fraction,
-    stratified,
-    time_of_logit,
 )
 
 
@@ -48,25 +42,6 @@ def test_the_softplus_form_equals_equation_60_as_printed():
     assert torch.allclose(t, printed, rtol=1e-9, atol=0)
 
 
-def test_step_fractions_are_exact_at_the_last_step_and_compose():
-    t = fisher_times()
-    r = step_fraction(t[:-1], t[1:])
-    assert r[0] == 1.0
-    assert float(r[1]) == pytest.approx(0.02958, abs=5e-6)
-    assert float(r[499]) == pytest.approx(0.01512, abs=5e-6)
-    assert float(r[999]) == pytest.approx(9.3256e-9, rel=1e-4)
-    remaining = torch.prod(1 - r[1:])
-    assert float(remaining) == pytest.approx(
-        float(torch.expm1(-t[1]) / torch.expm1(-t[-1])), rel=1e-9
-    )
-
-
-@pytest.mark.parametrize("final_time", [1e-6, 0.1, 1.0, 15.0, 300.0])
-def test_logit_and_time_invert_each_other(final_time):
-    t = torch.tensor([final_time], dtype=torch.float64)
-    assert torch.allclose(time_of_logit(logit_survival(t)), t, rtol=1e-13, atol=0)
-
-
 @pytest.mark.parametrize("grid", [fisher_times, logit_times, logistic_times])
 @pytest.mark.parametrize("num_steps", [1, 2, 7, 1000])
 def test_every_grid_starts_at_zero_and_increases(grid, num_steps):
@@ -88,38 +63,11 @@ def test_the_fisher_grid_ends_at_the_final_time():
         lambda: logit_times(5, -1.0, 1.0),
         lambda: logistic_times(5, floor=0.0),
         lambda: fisher_times(5, math.inf),
-        lambda: Schedule(num_steps=1, continuous=True),
     ],
 )
 def test_invalid_grids_are_refused(call):
     with pytest.raises(ValueError):
         call()
-
-
-def test_discrete_intervals_are_those_of_the_grid_with_equal_frequency():
-    schedule = Schedule(num_steps=50)
-    v = (torch.arange(5000, dtype=torch.float64) + 0.5) / 5000
-    s, t = schedule.intervals(v)
-    assert torch.equal(t.view(50, 100)[:, 0], schedule.times[1:])
-    assert torch.equal(s.view(50, 100)[:, 99], schedule.times[:-1])
-
-
-@pytest.mark.parametrize("grid", [fisher_times, logit_times])
-def test_continuous_intervals_pass_through_the_grid(grid):
-    schedule = Schedule(grid, num_steps=50, continuous=True)
-    s, t = schedule.intervals(torch.arange(50, dtype=torch.float64) / 49)
-    assert torch.allclose(t, schedule.times[1:], rtol=1e-12)
-    assert torch.allclose(s[1:], schedule.times[1:-1], rtol=1e-12)
-    assert 0 < s[0] < t[0]
-
-
-def test_stratified_numbers_cover_the_unit_interval_once_per_batch():
-    v = stratified(torch.arange(64), 64, torch.tensor(0.25, dtype=torch.float64))
-    assert torch.equal((v * 64).long(), torch.arange(64))
-    halves = [
-        stratified(torch.arange(rank, 64, 2), 64, torch.tensor(0.25).double()) for rank in (0, 1)
-    ]
-    assert torch.equal(torch.cat(halves).sort().values, v)
 
 
 def test_the_logistic_grid_has_a_logistic_density_and_preserves_integrals():
@@ -141,18 +89,10 @@ def test_the_logistic_grid_has_a_logistic_density_and_preserves_integrals():
     assert integrals[0] == pytest.approx(integrals[1], rel=2e-3)
 
 
-def test_the_reverse_clock_is_an_involution_and_makes_births_memoryless():
-    t = torch.logspace(-9, 1.4, 200, dtype=torch.float64)
-    assert torch.allclose(reverse_clock(reverse_clock(t)), t, rtol=1e-9)
-    s = t[:-1]
-    r = step_fraction(t[:-1], t[1:])
-    assert torch.allclose(r, -torch.expm1(reverse_clock(t[1:]) - reverse_clock(s)), rtol=1e-7)
-
-
 @pytest.mark.parametrize("mean, std", [(0.01, 0.1), (3.0, 2.0), (5000.0, 9000.0)])
 def test_training_times_are_centred_between_an_even_chance_and_one_unit(mean, std):
     names = ("first", "last", "location", "scale")
-    stats = {"mean": mean, "std": std, "data_ends": {"first": 5.0, "last": -3.0}}
+    stats = {"mean": mean, "std": std, "grid_ends": {"first": 5.0, "last": -3.0}}
     chosen = choose_logistic_times(dict.fromkeys(names), stats)
     one_unit = torch.tensor(math.log(2 + mean + std**2 / mean), dtype=torch.float64)
     even_chance = torch.tensor(math.log(2), dtype=torch.float64)
