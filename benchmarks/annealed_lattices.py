@@ -78,7 +78,8 @@ def run(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = CommandParser(
         prog="python -m benchmarks.annealed_lattices",
-        description=(__doc__ or "").split("\n\n")[0].split(": ")[1],
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", choices=("ising", "potts"))
     parser.add_argument("size", type=int)

@@ -108,7 +108,11 @@ def table() -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.coverage",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.parse_args()
     print(page())
 

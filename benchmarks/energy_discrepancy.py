@@ -87,7 +87,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = CommandParser(prog="python -m benchmarks.energy_discrepancy", description=__doc__)
+    parser = CommandParser(
+        prog="python -m benchmarks.energy_discrepancy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("density", choices=DENSITIES)
     parser.add_argument(
         "--out", type=Path, help="default: data/planar_<density>.npz, where target=planar looks"

@@ -132,7 +132,9 @@ def run(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = CommandParser(
-        prog="python -m benchmarks.flow_break_even", description=(__doc__ or "").split(": ")[1]
+        prog="python -m benchmarks.flow_break_even",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("ckpt", help="a trained flow")
     parser.add_argument(

@@ -261,7 +261,9 @@ def run(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = CommandParser(
-        prog="python -m benchmarks.flow_intervals", description=(__doc__ or "").split(": ")[1]
+        prog="python -m benchmarks.flow_intervals",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--ckpt", help="a trained flow, for cases of its own")
     parser.add_argument("--draws", type=int, default=40, help="of every case")

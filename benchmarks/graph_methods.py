@@ -174,7 +174,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = CommandParser(prog="python -m benchmarks.graph_methods", description=__doc__)
+    parser = CommandParser(
+        prog="python -m benchmarks.graph_methods",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "folders", nargs="+", type=Path, help="with a table.csv each; p is against the first"
     )

@@ -179,9 +179,11 @@ def label_agreement(
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Label agreement of samples of a posterior with their truths."
+        prog="python -m benchmarks.learned_classifier",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("ckpt", type=Path)
+    parser.add_argument("ckpt", type=Path, help="run directory, .ckpt file or exported model")
     parser.add_argument("folder", type=Path, help="of the posterior: samples.npz and posterior.npz")
     options = parser.parse_args()
     x = np.load(options.folder / "samples.npz")["samples"]

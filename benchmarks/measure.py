@@ -17,18 +17,29 @@ import torch
 
 def arguments(description: str) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--quick",
         action="store_true",
         help="tiny sizes, for a check that it runs; times mean nothing",
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--threads", type=int, default=torch.get_num_threads(), help="of torch, on a CPU"
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="of torch (default: %(default)s)",
     )
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=None, help="where to write the results too")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=torch.get_num_threads(),
+        help="of torch, on a CPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repetitions", type=int, default=5, help="of every case (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, default=None, help="file for the results")
     return parser
 
 
@@ -63,6 +74,7 @@ def first_call(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -44,7 +44,9 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Plot, from the command line."""
     parser = CommandParser(
-        prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0]
+        prog="python -m benchmarks.permutation_chain",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "out",

@@ -122,7 +122,9 @@ def plot_distributions(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path, help="run directory, .ckpt file or exported model")
     parser.add_argument("--out", type=Path, default=Path("shuffle_distributions.png"))
     options = parser.parse_args(argv)

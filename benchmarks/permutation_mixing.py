@@ -64,7 +64,11 @@ def _plot(n: int, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = CommandParser(prog="python -m benchmarks.permutation_mixing", description=__doc__)
+    parser = CommandParser(
+        prog="python -m benchmarks.permutation_mixing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("cards", type=int, help="n, at least 2")
     parser.add_argument(
         "--plot", type=Path, default=None, help="where to draw the distances too, a .png"

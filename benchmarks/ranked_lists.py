@@ -55,7 +55,9 @@ def evaluate(scores: Tensor, relevance: Tensor, lists: Tensor) -> dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--make", action="store_true", help="write a made-up file first")
     parser.add_argument("--rounds", type=int, default=1000, help="of boosting at most")

@@ -165,7 +165,9 @@ MAKERS: dict[str, Maker] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=list(MAKERS))
     parser.add_argument("path", type=Path, help="of the .npz to write")
     parser.add_argument("--number", type=int, default=None, help="of samples")

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.fixture(autouse=True)
+def seed_torch() -> None:
+    """Seed PyTorch's generator, so that no test depends on the tests before it."""
+    # imported here, since the controller of pytest-xdist needs no PyTorch
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def numbered() -> CountData:
     """A dataset of 23 training, 7 validation and 9 test images [1, 2, 3].
@@ -23,7 +32,6 @@ def numbered() -> CountData:
     Training and test image k is filled with k, validation image k with k + 20. The left column of
     training images is 30.
     """
-    # imported here, since the controller of pytest-xdist needs no PyTorch
     import torch
 
     from blackout.data import CountData

@@ -43,7 +43,7 @@ def assert_same(cut: Path, uninterrupted: Path, ended_at: int | None = None) -> 
 
     Args:
         cut: the run in parts.
-        whole: the run in one piece.
+        uninterrupted: the run in one piece.
         ended_at: step at which the run in parts had ended before. Only that run has validation and
             test scores at this step.
     """

@@ -54,20 +54,19 @@ def run(
 
 
 def run_distributed(
-    program: str, *arguments: object, processes: int = 2
+    program: str,
+    *arguments: object,
+    processes: int = 2,
+    launcher_options: Sequence[str] = (),
+    cwd: Path = ROOT,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in several processes, with `torchrun`."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={processes}",
-    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
-        [*command, *_start(program), *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT},
+        [sys.executable, *launcher, *launcher_options, *_start(program), *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -22,6 +22,7 @@ import pytest
 
 from benchmarks.scores import write_inception_weights
 from benchmarks.wandb_file import read_run
+from tests import processes
 from tests.cli.conftest import TINY
 from tests.killed import assert_same
 from tests.safety_net.choices import choices, settings_of
@@ -159,14 +160,14 @@ def test_fid_and_inception_score_do_not_depend_on_the_number_of_processes(tmp_pa
         "likelihood.images=0",
     ]
     sample(tmp_path, *overrides, "out=one")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [sys.executable, *launcher, ROOT / "sample.py"]
-    run_command(tmp_path, *command, *overrides, "out=two")
+    shared = processes.run_distributed("sample", *overrides, "out=two", cwd=tmp_path)
+    assert shared.returncode == 0, shared.stderr
 
     one_process = read_values(tmp_path / "one")
     two_processes = read_values(tmp_path / "two")
     assert one_process["fid"] > 0 and one_process["is"] >= 1
-    assert two_processes == pytest.approx(one_process, rel=1e-6)
+    # sums over samples are added in another order
+    assert two_processes == pytest.approx(one_process, rel=1e-4)
     samples = [np.load(tmp_path / name / "samples.npz")["samples"] for name in ("one", "two")]
     assert np.array_equal(*samples)
 

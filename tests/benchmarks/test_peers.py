@@ -71,7 +71,8 @@ def test_a_forest_tells_pixels_from_digits_and_not_digits_from_digits(data):
 
 def test_the_learning_rate_rises_and_falls_to_zero():
     assert lr_factor(0) == 0 and lr_factor(1) == pytest.approx(0)
-    assert lr_factor(WARMUP_SHARE) > 0.99
+    assert lr_factor(WARMUP_SHARE / 2) == pytest.approx(0.5, abs=0.01)
+    assert 0.99 < lr_factor(WARMUP_SHARE) <= 1
     assert lr_factor(0.5) > lr_factor(0.9) > 0
 
 
@@ -181,7 +182,7 @@ def test_the_crps_is_that_of_its_distribution():
         torch.from_numpy(rng.poisson(4, 4000)),
         torch.from_numpy(rng.poisson(4, (2, 4000))),
     )
-    many = torch.from_numpy(rng.poisson(4, (200, 4000)))
+    many = torch.from_numpy(rng.poisson(4, (50, 4000)))
     few_scores = posteriors.crps(truths, draws)
     difference = few_scores - posteriors.crps(truths, many)
     assert abs(float(difference.mean())) < 4 * float(difference.std()) / math.sqrt(4000)

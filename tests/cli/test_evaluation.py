@@ -111,7 +111,8 @@ def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
     )
     assert outcome.code == 0, outcome.err
     values = json.loads((repeated_folder / "metrics.json").read_text())["values"]
-    assert values == pytest.approx({name: original_scores[name] for name in values})
+    # networks round differently for batches of other sizes
+    assert values == pytest.approx({name: original_scores[name] for name in values}, rel=1e-4)
 
 
 def test_scores_can_choose_another_reference(run, model, tmp_path):

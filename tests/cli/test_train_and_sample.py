@@ -161,24 +161,6 @@ def test_a_run_id_is_not_reused_for_other_settings(run, trained, tmp_path):
 
 
 @pytest.mark.deep
-def test_sweeps_over_losses_and_samplers(run, tmp_path):
-    outcome = run(
-        "train",
-        "-m",
-        *TINY,
-        "loss=instantaneous,finite_time",
-        "sampler=poisson,binomial_bridge",
-        "trainer.max_steps=2",
-        f"runs_dir={tmp_path}",
-    )
-    assert outcome.code == 0, outcome.err
-    configs = [
-        yaml.safe_load(path.read_text()) for path in (tmp_path / "digits").glob("*/config.yaml")
-    ]
-    assert len({(c["loss"]["kind"], c["sampler"]["kernel"]["_target_"]) for c in configs}) == 4
-
-
-@pytest.mark.deep
 def test_vectors_of_large_counts_train_and_sample(run, tmp_path):
     rng = np.random.default_rng(0)
     rates = rng.gamma(2.0, 100.0, size=(300, 1)) * np.linspace(0.2, 1.5, 12)

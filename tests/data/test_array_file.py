@@ -13,8 +13,7 @@ import torch
 from blackout.data import counts
 from blackout.errors import UserError
 
-GENERATOR = np.random.default_rng(0)
-SPECTRA = GENERATOR.integers(0, 1001, (50, 7))
+SPECTRA = np.random.default_rng(0).integers(0, 1001, (50, 7))
 SPECTRA[3, 2] = 1000
 
 
@@ -32,7 +31,7 @@ def save(folder: Path, array: Any = None, **arrays: Any) -> Path:
 def test_vectors_planes_and_stacks(
     tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    data = counts(save(tmp_path, GENERATOR.integers(0, 9, (20, *shape))))
+    data = counts(save(tmp_path, np.random.default_rng(0).integers(0, 9, (20, *shape))))
     assert data.shape == expected
     assert (len(data.train), len(data.val), len(data.test)) == (16, 2, 2)
 
@@ -213,13 +212,14 @@ def test_damaged_files_are_refused_in_one_line_or_still_whole(tmp_path: Path, ki
         save(tmp_path, SPECTRA) if kind == "npy" else save(tmp_path, counts=SPECTRA)
     ).read_bytes()
     bad = tmp_path / f"bad.{kind}"
+    generator = np.random.default_rng(0)
     messages = []
     for trial in range(120):
         content = bytearray(good)
         if trial % 3 == 0:
-            content = content[: int(GENERATOR.integers(len(good)))]
+            content = content[: int(generator.integers(len(good)))]
         else:
-            content[int(GENERATOR.integers(min(len(good), 300)))] ^= 1 << int(GENERATOR.integers(8))
+            content[int(generator.integers(min(len(good), 300)))] ^= 1 << int(generator.integers(8))
         bad.write_bytes(content)
         try:
             counts(bad)

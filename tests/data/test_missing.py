@@ -60,7 +60,7 @@ def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
 
 def test_validation_samples_are_imputed_from_training_data(tmp_path: Path) -> None:
     """Also elements that are missing in every validation sample."""
-    rare = GENERATOR.random(MATRIX.shape) < 0.1
+    rare = np.random.default_rng(1).random(MATRIX.shape) < 0.1
     np.savez(tmp_path / "x.npz", counts=MATRIX, seen=rare)
     data = counts(tmp_path / "x.npz", mask="seen", validation=4)
     assert data.val_observed is not None and not data.val_observed.any(0).all()
@@ -145,7 +145,7 @@ def test_masks_of_another_shape_are_refused(tmp_path: Path) -> None:
 def test_series_images_and_volumes(
     tmp_path: Path, shape: Any, series: bool | None, expected: Any
 ) -> None:
-    np.save(tmp_path / "x.npy", GENERATOR.poisson(3.0, shape))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(3.0, shape))
     data = counts(tmp_path / "x.npy", series=series)
     assert data.shape == expected and data.facts["sample_shape"] == list(shape[1:])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from blackout.evaluation import count_pairs
 from blackout.evaluation.count_pairs import compare_pairs
 
 
@@ -39,3 +40,10 @@ def test_relations_hidden_from_means_and_correlations_are_scored() -> None:
     assert compare_pairs(shuffled, sparse)["co_occurrence_difference"] == pytest.approx(
         0.16, abs=0.03
     )
+
+
+def test_only_the_most_variable_elements_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_pairs, "MAX_PAIR_ELEMENTS", 2)
+    data = np.array([[1, 9, 1, 0], [1, 0, 1, 9]])
+    assert compare_pairs(data, data + [0, 0, 1, 0])["equality_difference"] == 0
+    assert compare_pairs(data + [0, 1, 0, 0], data)["co_occurrence_difference"] > 0

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 
 from blackout.diffusion.processes import PureDeath
 from blackout.posterior import (
@@ -83,13 +84,19 @@ def test_a_box_hides_its_first_and_its_last_row_and_column():
     assert torch.equal(observed, ~hidden)
 
 
-def test_pooling_sums_blocks_and_a_blur_keeps_constants():
+def test_pooling_sums_blocks():
     x = torch.arange(16.0).view(1, 1, 4, 4)
     assert Pool(2)(x).flatten().tolist() == [10, 18, 42, 50]
     assert torch.allclose(Pool(2)(Pool(2).back_project(Pool(2)(x), (1, 4, 4))), Pool(2)(x))
-    assert torch.allclose(
-        Blur(3, 1.0)(torch.ones(1, 1, 5, 5))[0, 0, 2, 2], torch.tensor(1.0, dtype=torch.float64)
-    )
+
+
+def test_a_blur_is_the_truncated_gaussian_filter_of_scipy():
+    x = torch.rand(2, 3, 9, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = [
+        [gaussian_filter(image, 1.5, truncate=2, mode="constant") for image in channels]
+        for channels in x.numpy()
+    ]
+    assert np.allclose(Blur(7, 1.5)(x), expected)
 
 
 def test_any_callable_is_an_operator():

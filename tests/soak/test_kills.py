@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -15,7 +12,7 @@ from blackout.training import checkpoint_callback
 from blackout.training.checkpoint_files import read_checkpoint
 from blackout.training.lightning_module import TrainingModule
 from tests import processes
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.soak.kills import TINY
 from tests.soak.result import result
 
@@ -103,16 +100,9 @@ def test_torchrun_restarts_a_group_with_killed_workers(tmp_path):
     ]
     killed = ["+callbacks.killed={_target_: tests.soak.callbacks.KilledOnce, steps: [5, 8]}"]
     for run_id, callbacks in (("killed", killed), ("whole", [])):
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-        ]
-        command += ["--max-restarts=3", "train.py", *options, *callbacks, f"run_id={run_id}"]
-        environment = {**os.environ, **processes.ENVIRONMENT}
-        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+        arguments = (*options, *callbacks, f"run_id={run_id}")
+        restarts = ("--max-restarts=3",)
+        process = processes.run_distributed("train", *arguments, launcher_options=restarts)
         assert process.returncode == 0, process.stderr[-5000:]
         assert process.stdout.count("(continued)") == (2 if callbacks else 0)
     assert result(tmp_path / "digits/killed") == result(tmp_path / "digits/whole")

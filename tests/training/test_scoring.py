@@ -216,7 +216,8 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     model = load_model(directory)
     scorer = digits_scorer(["fd", "is", "kd"])
     alone = score_samples(scorer.begin(digits(), 40), model.batches, 0)
-    assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
+    # networks round differently for batches of other sizes
+    assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-4)
     (folder,) = directory.glob("wandb/offline-run-*")
     offline_run = read_run(folder)
     assert (
