@@ -156,17 +156,27 @@ def reduced_options(words: list[str]) -> list[str]:
     return shlex.split(text)
 
 
+def write_cells(generator: np.random.Generator) -> None:
+    """Write cells.h5ad, cells of two types in two batches."""
+    anndata = pytest.importorskip("anndata")
+    pandas = pytest.importorskip("pandas")
+    counts = generator.poisson(generator.uniform(150, 300, (80, 1)), (80, 4))  # totals near 900
+    with pandas.option_context("future.infer_string", False):  # plain text
+        columns = {
+            "cell_type": np.array(["type A", "type B"] * 40),
+            "batch": np.array(["b1", "b1", "b2", "b2"] * 20),
+        }
+        anndata.AnnData(counts.astype(np.int32), pandas.DataFrame(columns)).write_h5ad("cells.h5ad")
+
+
 def make_files(page: str) -> None:
     """Write the files that commands of the pages read."""
     generator = np.random.default_rng(0)
     shape, largest = ((60, 5), 3) if page == "energies" else ((60, 1, 8, 8), 16)
     np.save("counts.npy", generator.integers(0, largest + 1, shape))
     np.save("binary.npy", generator.integers(0, 2, (60, 5)))
-    np.savez(
-        "cells.npz",
-        counts=generator.poisson(generator.uniform(150, 300, (80, 1)), (80, 4)),  # totals near 900
-        labels=np.array(["type A", "type B"] * 40),
-    )
+    if page == "counts":
+        write_cells(generator)
     np.savez("names.npz", counts=generator.integers(0, 4, (60, 6)))
     table = generator.poisson(5.0, (60, 4)).astype(str)
     table[3:30, 2] = ""
