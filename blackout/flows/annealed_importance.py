@@ -27,6 +27,7 @@ from blackout.random import SampleStreams, fold_seed
 NUM_RECORDS = 32  # approximate number of times at which chains are recorded
 NUM_GROUPS = 16  # groups of resampled chains, whose variance gives the errors
 SWEEPS_BETWEEN_SWAPS = 4  # in parallel tempering
+MIN_TEMPERING_SWEEPS = 16  # of every replica, half of which are left out
 NUM_KEPT_STATES = 16  # states of each replica of parallel tempering
 SWAP_KEY = 14  # separates the draws of the swaps from other uses of a seed
 PILOT_KEY = 15  # likewise of the pilot run that chooses times
@@ -166,8 +167,8 @@ def parallel_tempering(
         target: the distribution.
         num_sets: independent sets of replicas.
         num_temperatures: times 1 - (1 - k / K)^2, k = 0, ..., K, one replica per set at each.
-        num_sweeps: of every replica, or moves of `refine`; replicas are exchanged after every
-            fourth one.
+        num_sweeps: of every replica, or moves of `refine`, at least 16; replicas are exchanged
+            after every fourth one, and a remainder is left out.
         seed: of all draws.
         refine: moves in place of a Gibbs sweep.
 
@@ -175,7 +176,9 @@ def parallel_tempering(
         Kept states of every temperature, whose log-weights are the estimate of log Z there; the
         set of each, int64 [N]; and the errors of log Z at the temperatures.
     """
-    num_rounds = max(4, num_sweeps // SWEEPS_BETWEEN_SWAPS)
+    if num_sweeps < MIN_TEMPERING_SWEEPS:
+        raise ValueError(f"num_sweeps must be at least {MIN_TEMPERING_SWEEPS}, not {num_sweeps}")
+    num_rounds = num_sweeps // SWEEPS_BETWEEN_SWAPS
     size = (num_temperatures, num_sets)
     num_replicas = num_temperatures * num_sets
     run_sweeps = _make_annealing(target, refine)

@@ -20,7 +20,12 @@ from torch import Tensor
 
 from blackout.errors import UserError, error_context, refuse
 from blackout.files import save_arrays, write_json
-from blackout.flows.annealed_importance import anneal, parallel_tempering, resampling_group_size
+from blackout.flows.annealed_importance import (
+    MIN_TEMPERING_SWEEPS,
+    anneal,
+    parallel_tempering,
+    resampling_group_size,
+)
 from blackout.flows.cluster_means import (
     MAX_CLUSTER_CHAINS,
     MAX_CLUSTER_MOVES,
@@ -72,7 +77,8 @@ class Annealing:
     Args:
         target: the distribution.
         chains: number of chains; with tempering, of replicas at all temperatures together.
-        sweeps: Gibbs sweeps, or moves of clusters, of every chain.
+        sweeps: Gibbs sweeps, or moves of clusters, of every chain; with tempering at least 16,
+            rounded down to a multiple of 4.
         moves: how chains move; clusters are for ferromagnets.
         tempering: number of temperatures of parallel tempering; None for annealing.
         resample_below: ESS, as a fraction, below which chains are resampled (SMC); None for never.
@@ -93,11 +99,19 @@ class Annealing:
     def __post_init__(self) -> None:
         refuse(self.chains < 2, f"chains must be at least 2, not {self.chains}")
         refuse(self.sweeps < 1, f"sweeps must be at least 1, not {self.sweeps}")
+        refuse(
+            self.moves not in ("gibbs", "clusters"),
+            f"moves must be gibbs or clusters, not {self.moves}",
+        )
         threshold = self.resample_below
         if threshold is not None and not 0 < threshold <= 1:
             raise UserError(f"resample_below must be in (0, 1], not {threshold}")
         if self.tempering is not None:
             refuse(threshold is not None, "tempering does not resample: leave out one of the two")
+            refuse(
+                self.sweeps < MIN_TEMPERING_SWEEPS,
+                f"sweeps must be at least {MIN_TEMPERING_SWEEPS} with tempering, not {self.sweeps}",
+            )
             max_temperatures = self.chains // MIN_CHAINS_PER_TEMPERATURE
             refuse(
                 not 2 <= self.tempering <= max_temperatures,
@@ -162,7 +176,7 @@ class Annealing:
             "moves": self.moves,
             "cluster_moves": num_cluster_moves,
             "path": path,
-            "num_samples": self.chains,
+            "num_samples": len(x),
             "cpu_seconds": seconds,
             "seed": self.seed,
             **format_flags(flags),

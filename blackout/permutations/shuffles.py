@@ -173,9 +173,13 @@ class Riffle(Shuffle):
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """Return log q(sigma), float64 [...]; -inf for more rising sequences than labels.
 
+        Raises:
+            ValueError: times < 0.
+
         References: Bayer and Diaconis 1992, theorem 1.
         """
         n = sigma.shape[-1]
+        _check_deck(n, times)
         a = 2.0**times
         rising_sequences = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
         card = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)

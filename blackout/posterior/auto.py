@@ -103,6 +103,8 @@ def conjugate_state(
     if is_identity and type(process) is Uniform and isinstance(noise, Flips):
         odds = math.exp(-noise.penalty)
         survival_of_level = (1 - odds) / (1 + process.max_count * odds)
+        if survival_of_level == 1:  # a penalty above 37 nats, whose level rounds to 0
+            return None
         return ConjugateState(problem.measurements(shape).long(), -math.log(survival_of_level))
 
     # 3. Known elements and absorption.

@@ -243,10 +243,12 @@ def _read_file(
         return y, None
 
     # 3. Check the truths.
-    x0 = _to_rows(arrays["x0"], shape, f"measurement={path}: x0").long()
-    if len(x0) != len(y) or not 0 <= int(x0.min()) <= int(x0.max()) <= max_count:
+    x0 = _to_rows(arrays["x0"].astype(np.float64), shape, f"measurement={path}: x0")
+    is_count = (x0 >= 0) & (x0 <= max_count) & (x0 == x0.round())
+    if len(x0) != len(y) or not bool(is_count.all()):
         raise UserError(
-            f"measurement={path}: x0 must be counts from 0 to {max_count}, one for every y"
+            f"measurement={path}: x0 must be whole numbers from 0 to {max_count}, "
+            "one array for every y"
         )
     return y, x0.to(count_dtype(max_count))
 

@@ -81,6 +81,7 @@ class NoiseDenoise(Method):
     def check(self, prior: Prior, problem: Problem) -> None:
         """Raise ValueError for settings out of range."""
         ensure(self.moves >= 1, f"moves must be at least 1, not {self.moves}")
+        ensure(self.candidates >= 2, f"candidates must be at least 2, not {self.candidates}")
         ensure(self.start in ("data", "prior"), f"start must be data or prior, not {self.start}")
         check_levels(self.levels, prior)
 

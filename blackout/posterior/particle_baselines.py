@@ -112,6 +112,9 @@ class SMC(Method):
     def check(self, prior: Prior, problem: Problem) -> None:
         """Raise ValueError for settings out of range."""
         check_at_least_one(particles=self.particles, rollouts=self.rollouts)
+        ensure(0 < self.power < math.inf, f"power must be positive, not {self.power}")
+        ensure(0 <= self.threshold <= 1, f"threshold must be from 0 to 1, not {self.threshold}")
+        ensure(self.polish >= 0, f"polish must be at least 0, not {self.polish}")
         ensure(self.look_ahead >= 0, f"look_ahead must be at least 0, not {self.look_ahead}")
         targets_posterior = self.power == 1 and not self.greedy
         ensure(
@@ -270,7 +273,8 @@ class SteeredParticles(Method):
     draws: int = 4
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        """Raise ValueError for guided runs with too many neighbours."""
+        """Raise ValueError for settings out of range, or guided runs with too many neighbours."""
+        check_at_least_one(particles=self.particles, interval=self.interval, draws=self.draws)
         num_neighbours = self.num_neighbours(prior)
         if self.guided and num_neighbours > MAX_NEIGHBOURS:
             raise ValueError(

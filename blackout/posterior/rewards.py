@@ -115,12 +115,14 @@ class Reward(TiltOperator):
         """Return r(x), float64 [n, 1].
 
         Raises:
-            ValueError: a reward of another shape than [n].
+            ValueError: the reward does not return a tensor of shape [n].
         """
         value = self.reward(x)
-        if tuple(value.shape) != (len(x),):
-            shape = tuple(value.shape)
-            raise ValueError(f"the reward must return shape [n], not {shape} for n = {len(x)}")
+        if not isinstance(value, Tensor) or tuple(value.shape) != (len(x),):
+            result = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"reward must return a tensor r [n] for x [n, ...], not {result} for n = {len(x)}"
+            )
         return value.detach().double()[:, None]
 
 
@@ -147,11 +149,17 @@ class Classifier(TiltOperator):
         """Return log p(label | x) by the classifier's softmax, float64 [n, 1].
 
         Raises:
-            ValueError: the classifier has no such label.
+            ValueError: the classifier returns no logits, or has no such label.
 
         References: Chu et al. 2025, appendix D.2.
         """
-        logits = self.classifier(x).detach().double()
+        logits = self.classifier(x)
+        if not isinstance(logits, Tensor):
+            raise ValueError(
+                "classifier must return a tensor of logits [n, classes] for x [n, ...], "
+                f"not {type(logits).__name__}"
+            )
+        logits = logits.detach().double()
         if logits.ndim != 2 or not 0 <= self.label < logits.shape[1]:
             shape = tuple(logits.shape)
             raise ValueError(

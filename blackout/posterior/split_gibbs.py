@@ -145,7 +145,14 @@ class SplitGibbs(Method):
                 "posterior=sgdd_published always takes Metropolis steps: leave out "
                 "posterior.passes and posterior.likelihood_step=heat_bath"
             )
+        unused = {"metropolis": "passes", "heat_bath": "proposals"}.get(self.likelihood_step)
+        if unused is not None and getattr(self, unused) is not None:
+            raise UserError(
+                f"posterior.{unused} has no effect with "
+                f"posterior.likelihood_step={self.likelihood_step}: leave out one of the two"
+            )
         if self.levels:
+            self._check_ends()
             return self
         default_first, default_last = self._default_levels(prior)
         first = self.first_level
@@ -155,6 +162,19 @@ class SplitGibbs(Method):
         if last is None:
             last = min(default_last, first)
         return replace(self, levels=anneal(self.sweeps, first, last))
+
+    def _check_ends(self) -> None:
+        """Refuse levels that do not start at `first_level` and end at `last_level`, if given."""
+        ends = {"first_level": self.levels[0]}
+        if len(self.levels) > 1:
+            ends["last_level"] = self.levels[-1]
+        for name, level in ends.items():
+            setting = getattr(self, name)
+            if setting is not None and not math.isclose(setting, level):
+                raise UserError(
+                    f"posterior.{name}={setting:g} contradicts posterior.levels, where it is "
+                    f"{level:g}: leave out one of the two"
+                )
 
     def _default_levels(self, prior: Prior) -> tuple[float, float]:
         """Return the first and the last level."""

@@ -61,7 +61,8 @@ def rank_truths(
     """
     mask = samples.problem.operator.observed_mask(samples.shape)
     hidden = None
-    if mask is not None and samples.y.shape[1:] == samples.shape:
+    is_hidden = mask is not None and not bool(mask.all())
+    if mask is not None and is_hidden and samples.y.shape[1:] == samples.shape:
         hidden = ~mask.flatten().numpy()
     problem = samples.problem.select(samples.measurement_ids, samples.shape)
     log_likelihoods = problem.log_likelihood(truths.double()).numpy()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -20,6 +22,7 @@ from blackout.flows.annealed_importance import (
     draw_reference_samples,
     parallel_tempering,
 )
+from blackout.flows.annealing import Annealing
 from blackout.flows.diagnostics import check_estimates
 from blackout.flows.path import PathFromState, States, estimate_along_path
 from blackout.flows.plots import correlations
@@ -92,6 +95,25 @@ def test_targets_with_forbidden_states_are_refused_during_annealing(tmp_path: Pa
     with pytest.raises(UserError, match="not finite at some state"):
         annealing.run(tmp_path)
     assert not (tmp_path / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tempering": 4, "sweeps": 8}, "sweeps must be at least 16 with tempering, not 8"),
+        ({"moves": "wolff"}, "moves must be gibbs or clusters, not wolff"),
+    ],
+)
+def test_settings_that_nothing_could_follow_are_refused(settings, message) -> None:
+    with pytest.raises(UserError, match=message):
+        Annealing(Ising(3), chains=64, **settings)
+
+
+def test_the_number_of_samples_of_tempering_is_that_of_the_file(tmp_path: Path) -> None:
+    Annealing(Ising(3), chains=64, sweeps=32, tempering=4).run(tmp_path)
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    with np.load(tmp_path / "samples.npz") as arrays:
+        assert content["num_samples"] == len(arrays["samples"])
 
 
 @pytest.mark.parametrize("refine", [None, Clusters()])

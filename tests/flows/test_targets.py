@@ -194,6 +194,7 @@ def test_couplings_and_networks_are_read_from_files(tmp_path) -> None:  # type: 
         "must have an array J": {"h": field},
         "must be": {"J": np.zeros((3, 3)), "h": np.zeros(4)},
         "real": {"J": np.zeros((3, 3), complex)},
+        "not used: field; rename": {"J": np.zeros((3, 3)), "field": np.ones(3)},
         "at least one site": {"J": np.array(1.0)},
     }
     for message, arrays in invalid.items():
@@ -209,6 +210,10 @@ def test_couplings_and_networks_are_read_from_files(tmp_path) -> None:  # type: 
     assert torch.equal(read_energy(tmp_path / "energy.npz").log_density(x), network.log_density(x))
     with pytest.raises(UserError, match="weight_0"):
         read_energy(tmp_path / "good.npz")
+    layers = {"weight_0": np.ones((1, 4)), "bias_0": np.ones(1)}
+    np.savez(tmp_path / "incomplete.npz", **layers, weight_1=np.ones((1, 1)))
+    with pytest.raises(UserError, match="no complete layer: weight_1"):
+        read_energy(tmp_path / "incomplete.npz")
 
 
 def test_taylor_ratios_are_exact_where_the_energy_is_linear() -> None:

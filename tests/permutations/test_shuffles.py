@@ -144,6 +144,7 @@ def test_a_single_card_and_zero_shuffles():
         (lambda: Riffle().sample(4, 2, 41), "0 to 40 at once, not 41"),
         (lambda: Riffle().sample(4, 2, -1), "not -1"),
         (lambda: Riffle().sample(0, 2), "at least one card"),
+        (lambda: Riffle().log_prob(torch.arange(4), -1), "at least 0, not -1"),
         (lambda: RandomInsertion().sample(4, 2, -1), "at least 0"),
         (lambda: RandomTransposition().log_prob(torch.arange(31), 2), "1 to 30 cards, not 31"),
         (lambda: ForwardProcess(Riffle(), [1, 2]), "rising from 0"),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.errors import ensure, refuse
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, random_graphs
 from blackout.flows.graphs.reductions import reduce_problem
@@ -125,7 +126,7 @@ def make_graph_target(
         num_validation: number of validation graphs.
 
     Raises:
-        UserError: a graph has weights that the problem does not accept.
+        UserError: another problem, or a graph with weights that the problem does not accept.
 
     Example:
         >>> import numpy as np
@@ -134,6 +135,10 @@ def make_graph_target(
         >>> target.solutions(torch.tensor([[1, 0, 1]], dtype=torch.uint8))[1].tolist()
         [2.0]
     """
+    refuse(
+        problem not in PROBLEMS,
+        f"target.problem must be one of {', '.join(PROBLEMS)}, not {problem!r}",
+    )
     for graph in graphs:
         reduce_problem(problem, graph)
     optional = ("edge_weights", "node_weights", "offset")
@@ -189,8 +194,10 @@ def graph_problem(  # noqa: PLR0913 - built from YAML
 
     Raises:
         UserError: unreadable files, or weights that the problem does not accept.
+        ValueError: a number out of range.
     """
     if path is None:
+        ensure(num_training >= 1, f"num_training must be at least 1, not {num_training}")
         num_test = NUM_RANDOM_TEST_GRAPHS if num_test is None else num_test
         num_validation = num_test if num_validation is None else num_validation
         total = num_training + num_test + num_validation

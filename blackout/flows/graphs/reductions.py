@@ -90,14 +90,18 @@ def reduce_problem(
         unit_weights: replace all weights by 1.
 
     Raises:
-        UserError: weights that the problem does not accept, no quadratic model for "qubo", or too
-            large a reduction.
+        UserError: an unknown problem, weights that it does not accept, no quadratic model for
+            "qubo", or too large a reduction.
 
     Example:
         >>> path = Graph("path", 3, np.array([[0, 1], [1, 2]]))
         >>> reduce_problem("vertex_cover", path).value(2)
         1.0
     """
+    refuse(
+        name not in ACCEPTED_WEIGHTS,
+        f"there is no problem {name!r}: choose one of {', '.join(ACCEPTED_WEIGHTS)}",
+    )
     if unit_weights and graph.offset is None:
         graph = replace(graph, edge_weights=None, node_weights=None)
     if name == "qubo" and graph.offset is None:

@@ -164,12 +164,17 @@ def read_couplings(path: str | Path) -> Couplings:
     """Read couplings `J` [d, d] and a field `h` [d] (optional) from an .npz, or J from an .npy.
 
     Raises:
-        UserError: an unreadable file, J missing or not square, h of another size, or values that
-            are not real and finite.
+        UserError: an unreadable file, J missing or not square, h of another size, other arrays, or
+            values that are not real and finite.
     """
     arrays = read_arrays(path, npy_name="J")
-    arrays = {name: array for name, array in arrays.items() if name in ("J", "h")}
     refuse("J" not in arrays, f"target.path: {path} must have an array J [d, d]")
+    unused = sorted(arrays.keys() - {"J", "h"})
+    refuse(
+        bool(unused),
+        f"target.path: {path} has arrays that are not used: {', '.join(unused)}; rename couplings "
+        "to J and fields to h, and remove all others",
+    )
     refuse(
         any(array.dtype.kind not in "iuf" for array in arrays.values()),
         f"target.path: {path}: J and h must be real numbers",

@@ -241,16 +241,23 @@ def _read_layers(path: str | Path) -> list[tuple[Tensor, Tensor]]:
     """Read and check weights and biases of a perceptron with one output; see `read_energy`."""
     advice = "python -m benchmarks.energy_discrepancy writes such a file"
     refuse(not Path(path).is_file(), f"target.path: {path} does not exist; {advice}")
-    arrays = {}
-    for name, array in read_arrays(path).items():
-        if array.dtype.kind == "f":
-            arrays[name] = torch.from_numpy(array)
+    stored = read_arrays(path)
+    arrays = {
+        name: torch.from_numpy(array) for name, array in stored.items() if array.dtype.kind == "f"
+    }
     layers = list[tuple[Tensor, Tensor]]()
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():
         layers.append((arrays[f"weight_{len(layers)}"], arrays[f"bias_{len(layers)}"]))
 
     names = "weight_0, bias_0, weight_1, ..."
     refuse(not layers, f"target.path: {path} needs floating-point arrays {names}; {advice}")
+    read = {f"{kind}_{number}" for number in range(len(layers)) for kind in ("weight", "bias")}
+    unused = sorted(stored.keys() - read)
+    refuse(
+        bool(unused),
+        f"target.path: {path} has arrays that belong to no complete layer: {', '.join(unused)}; "
+        "add the missing weight or bias, or remove them",
+    )
     if not all(bool(torch.isfinite(part).all()) for layer in layers for part in layer):
         raise UserError(f"target.path: {path} contains weights that are not finite")
     input_size = layers[0][0].shape[-1]

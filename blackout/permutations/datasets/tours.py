@@ -245,6 +245,11 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
         made_instances = DEFAULT_INSTANCES if instances is None else instances
         made_held_out = DEFAULT_HELD_OUT if held_out is None else held_out
         return Tours(cities, made_instances, made_held_out, seed)
+    for name, number in (("instances", instances), ("held_out", held_out)):
+        ensure(
+            number is None or (type(number) is int and number >= 1),
+            f"tsp: {name} must be a whole number of at least 1, or null, not {number}",
+        )
     # 1. The tours of the files, which are all seen through the frame of the training points.
     file = Path(path).expanduser()
     points, tours = read_tours(file)

@@ -49,15 +49,15 @@ class Decoded(Operator):
         """Return G(decoder(x)), float64 [n, *measurement].
 
         Raises:
-            ValueError: the decoder returns another shape.
+            ValueError: the decoder returns another shape, or no tensor.
         """
-        data = self.decoder(x).detach()
-        if tuple(data.shape[1:]) != tuple(self.decoded_shape):
-            shape = tuple(data.shape[1:])
+        data = self.decoder(x)
+        if not isinstance(data, Tensor) or tuple(data.shape[1:]) != tuple(self.decoded_shape):
+            result = tuple(data.shape[1:]) if isinstance(data, Tensor) else type(data).__name__
             raise ValueError(
-                f"decoded_shape={list(self.decoded_shape)}, but the decoder returns {shape}"
+                f"decoded_shape={list(self.decoded_shape)}, but the decoder returns {result}"
             )
-        return self.operator(data)
+        return self.operator(data.detach())
 
     def measurement_shape(self, shape: Shape) -> Shape:
         """Return the measurement shape of G."""

@@ -621,3 +621,14 @@ def test_the_layout_of_a_graph_is_always_the_same():
     graph = Graph("a graph", 12, edges)
     first = graph_layout(graph)
     assert np.array_equal(graph_layout(graph), first)
+
+
+def test_unknown_problems_and_no_training_graphs_are_refused():
+    """An unknown problem is not a maximum cut."""
+    path = Graph("path", 3, np.array([[0, 1], [1, 2]]))
+    with pytest.raises(UserError, match="no problem 'cut': choose one of mis, maxcut"):
+        reduce_problem("cut", path)
+    with pytest.raises(UserError, match="problem must be one of mis, maxcut, qubo, not 'clique'"):
+        graph_problem("clique", num_training=4, num_test=1)
+    with pytest.raises(ValueError, match="num_training must be at least 1, not -5"):
+        graph_problem("mis", num_training=-5, num_test=10)

@@ -89,6 +89,14 @@ def test_points_in_metres_are_scaled_into_the_unit_square(tmp_path: Path) -> Non
         read_puzzles(tmp_path / "metres.npz", tsp(6, held_out=2))
 
 
+@pytest.mark.parametrize("sizes", [{"instances": -5}, {"instances": 0}, {"held_out": 1.5}])
+def test_numbers_of_tours_of_a_file_are_positive(tmp_path: Path, sizes) -> None:
+    """Negative ones do not count from the end."""
+    path = write_tours(tmp_path / "tours.txt", POINTS)
+    with pytest.raises(ValueError, match="must be a whole number of at least 1, or null"):
+        tsp(path=path, **sizes)
+
+
 def test_tours_to_test_on_have_a_file_of_their_own(tmp_path: Path) -> None:
     """As published: all tours of one file are trained on, and the first of the other are judged."""
     train_path = write_tours(tmp_path / "train.txt", POINTS[:8])
