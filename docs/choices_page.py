@@ -66,7 +66,7 @@ def page(conf: Path = CONF) -> str:
 def choices_table(group: str, conf: Path = CONF) -> str:
     """Return a table with a row for every choice of a group."""
     rows = [
-        f"| `{choice}` | {cell(describe_choice(group, choice, conf))} |"
+        f"| `{choice}` | {prose(describe_choice(group, choice, conf))} |"
         for choice in list_choices(group, conf)
     ]
     return "\n".join([f"| `{group}=` | what it is |", "|---|---|", *rows, ""])
@@ -76,7 +76,7 @@ def settings_table(settings: list[Setting]) -> str:
     """Return a table with a row for every setting."""
     rows = [
         f"| `{setting.name}` | {f'`{cell(setting.default)}`' if setting.default else ''} "
-        f"| {cell(setting.comment)} |"
+        f"| {prose(setting.comment)} |"
         for setting in settings
     ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows, ""])
@@ -112,6 +112,13 @@ def read_settings(path: Path) -> list[Setting]:
 def cell(text: str) -> str:
     """Return text that does not end the cell of a table that it is in."""
     return text.replace("|", "\\|")
+
+
+def prose(text: str) -> str:
+    """Return a comment for a cell, in which names like <run_id> outside code are not HTML tags."""
+    parts = re.split(r"(`[^`]*`)", cell(text))
+    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]
+    return "".join(parts)
 
 
 def _settings(node: yaml.MappingNode, prefix: str, lines: list[str]) -> list[Setting]:

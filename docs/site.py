@@ -113,7 +113,8 @@ def _formula(match: re.Match[str]) -> str:
     """Return a formula, $$block$$ or $inline$, as MathML."""
     block, inline = match.groups()
     if block:
-        return latex2mathml.converter.convert(block.strip(), display="block")
+        formula = latex2mathml.converter.convert(block.strip(), display="block")
+        return f'<div class="formula">{formula}</div>'
     # in a span, since a line that begins with <math> would become a paragraph
     return f"<span>{latex2mathml.converter.convert(inline)}</span>"
 

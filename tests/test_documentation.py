@@ -81,6 +81,7 @@ def test_the_page_of_settings_has_every_choice_and_default():
     page = choices_page.page()
     assert page.count("\n## ") == len(list_groups()) + len(PROGRAMS)
     assert "| `holdout` | `0.1` | share of the samples for the test" in page
+    assert "a run is in &lt;runs_dir>/" in page  # not a tag of HTML
     assert "| `guidance.scale` | `1.0` |" in page or "| `sampler.guidance.scale` | `1.0` |" in page
     assert all(
         f"| `{choice}` |" in page for group in list_groups() for choice in list_choices(group)
