@@ -104,7 +104,8 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
         "operator.classifier.examples=400",
     )
     values = run_task(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
-    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5
+    # 400 examples teach half of the classes of 359 images; chance is a tenth
+    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.3
 
 
 def test_two_processes_draw_the_same_samples_as_one(run, tmp_path):

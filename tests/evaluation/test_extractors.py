@@ -116,9 +116,9 @@ def test_inception_weights_cannot_run_code(tmp_path: Path) -> None:
 def test_classifier_is_accurate(digits_classifier: Classifier) -> None:
     data = digits()
     _, logits = digits_classifier(to_rgb(to_uint8(data.test, data.max_count)))
-    assert (
-        logits is not None and float((logits.argmax(1) == data.test_labels).double().mean()) > 0.97
-    )
+    assert logits is not None
+    # about 98.6 % of 359 images, with a standard error of 0.6 %
+    assert float((logits.argmax(1) == data.test_labels).double().mean()) > 0.96
     assert digits_classifier.name == "digits" and digits_classifier.num_classes == 10
 
 
