@@ -153,6 +153,9 @@ def _check_gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]
     """
     mean = torch.as_tensor(mu).to(torch.float64)
     cov = torch.as_tensor(sigma).to(torch.float64)
+    if mean.dim() == cov.dim() == 0:  # torchmetrics squeezes the statistics of a single feature
+        mean = mean.view(1)
+        cov = cov.view(1, 1)
     if mean.dim() != 1 or cov.shape != (len(mean), len(mean)):
         shapes = f"{tuple(mean.shape)} and {tuple(cov.shape)}"
         raise ValueError(f"statistics {name}: mu must be [F] and sigma [F, F], not {shapes}")

@@ -116,8 +116,11 @@ def dataset_reference(
         if rows is not None:
             rows.update(features, indices)
     mu, sigma, n = statistics.compute()
+    # torchmetrics squeezes the statistics of a single feature
+    mu = mu.cpu().view(extractor.num_features)
+    sigma = sigma.cpu().view(extractor.num_features, extractor.num_features)
     all_features = None if rows is None else rows.gather()
-    computed = Reference(mu.cpu(), sigma.cpu(), n, all_features, origin)
+    computed = Reference(mu, sigma, n, all_features, origin)
     if writes_for_its_machine():
         write_cache_file(path, lambda part: write_reference(part, computed))
     return computed

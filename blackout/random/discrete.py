@@ -8,6 +8,7 @@ from torch import Tensor
 from blackout.random.streams import RandomSource, uniform
 
 CHUNK_WEIGHTS = 1 << 24  # weights whose cumulative sums are formed at once: 128 MiB in float64
+LARGEST_BELOW_1 = 1 - 2**-53  # float64
 
 
 def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
@@ -64,6 +65,8 @@ def systematic_resampling(weights: Tensor, uniforms: Tensor) -> Tensor:
     """
     num_particles = weights.shape[-1]
     points = (uniforms + torch.arange(num_particles, device=uniforms.device)) / num_particles
+    # the last point may round to 1, above which there is no particle, not even one of weight 0
+    points = points.clamp(max=LARGEST_BELOW_1)
     ancestors = torch.searchsorted(cumulative_probabilities(weights), points, right=True)
     return ancestors.clamp_(max=num_particles - 1)
 

@@ -5,6 +5,7 @@ import lzma
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.compression import Codec, files
@@ -66,6 +67,13 @@ def test_popping_from_an_empty_coder_samples_and_pushing_restores_it():
     for symbols in reversed(popped):
         coder.push(symbols * width[0], width)
     assert coder.content[:32] == Coder(4).content
+
+
+def test_the_first_symbols_of_an_empty_coder_are_random():
+    """Symbols that cost the most bits are not the ones drawn first."""
+    symbols = Coder(4096).pop(4096, uniform_symbols)
+    counts = np.bincount(symbols, minlength=256)
+    assert stats.chisquare(counts).pvalue > 1e-3
 
 
 class ConstantNetwork(torch.nn.Module):

@@ -12,7 +12,14 @@ import torch
 
 from blackout.data import CountData
 from blackout.errors import UserError
-from blackout.evaluation import Reference, dataset_reference, file_reference, write_reference
+from blackout.evaluation import (
+    FeatureStatistics,
+    Reference,
+    dataset_reference,
+    file_reference,
+    frechet_distance,
+    write_reference,
+)
 from blackout.evaluation.extractors import Features, ModuleExtractor
 from tests.evaluation.networks import (
     CLASSES,
@@ -53,6 +60,29 @@ def test_references_are_computed_once(tmp_path: Path) -> None:
     assert extractor.passed == 0
     assert is_equal(first, second)
     assert first.origin == second.origin
+
+
+def test_an_extractor_may_have_a_single_feature(tmp_path: Path) -> None:
+    """In one dimension the distance is (m - n)^2 + (s - t)^2."""
+
+    class Brightness(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.float().mean((1, 2, 3))[:, None]
+
+    data = colour_data()
+    extractor = ModuleExtractor(Brightness(), "brightness", 1)
+    train = dataset_reference(data, "train", extractor, cache=tmp_path)
+    assert train.mu.shape == (1,) and train.sigma.shape == (1, 1)
+    values = extractor(data.test).features.double()
+    statistics = FeatureStatistics(1)
+    statistics.update(values)
+    test = statistics.compute()
+    expected = (train.mu - values.mean()) ** 2 + (train.sigma.sqrt() - values.std()) ** 2
+    distance = frechet_distance(train.mu, train.sigma, test.mu, test.sigma)
+    assert distance == pytest.approx(float(expected), rel=1e-9)
+    path = tmp_path / "brightness.npz"
+    write_reference(path, train)
+    assert is_equal(file_reference(path, extractor), train)
 
 
 @pytest.mark.parametrize("validation", [1, 40, 149])

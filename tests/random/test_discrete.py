@@ -10,6 +10,7 @@ from blackout.random import (
     categorical,
     cumulative_probabilities,
     inverse_cdf,
+    systematic_resampling,
 )
 
 NUM_DRAWS = 100_000
@@ -46,3 +47,14 @@ def test_states_of_probability_zero_are_not_drawn() -> None:
     rows = torch.tensor([0, 0, 0, 1, 1, 1])
     uniforms = torch.tensor([0.0, 0.5, 0.999, 0.0, 0.25, 0.999]).double()
     assert inverse_cdf(cdfs, rows, uniforms).tolist() == [1, 2, 2, 0, 2, 2]
+
+
+@pytest.mark.parametrize("uniform", [0.0, 2.0**-53, 0.5, 1 - 2.0**-53])
+def test_resampling_never_chooses_a_particle_of_weight_0(uniform: float) -> None:
+    """The largest uniform makes a point that rounds to 1."""
+    uniforms = torch.tensor([uniform], dtype=torch.float64)
+    for number in range(2, 200):
+        weights = torch.zeros(number, dtype=torch.float64)
+        weights[number // 2] = 1.0
+        ancestors = systematic_resampling(weights, uniforms)
+        assert bool((ancestors == number // 2).all())

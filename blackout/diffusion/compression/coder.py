@@ -18,7 +18,7 @@ Find: TypeAlias = Callable[[slice, Integers], tuple[Integers, Integers, Integers
 
 PRECISION = 24  # bits: probabilities are whole multiples of 2^-24
 TOTAL = 1 << PRECISION
-INITIAL_SEED = 0x5EED  # of the words that an empty stack returns
+INITIAL_SEED = 0x5EED  # of the first heads, and of the words that an empty stack returns
 
 _BITS = np.uint64(PRECISION)
 _LOW = np.uint64(31)  # a head is at least 2^31
@@ -31,8 +31,8 @@ class Coder:
     """A stack of bits: last in, first out.
 
     Several lanes are coded at once. Lane i has a head in [2^31, 2^63), and all lanes share one
-    stack of 32-bit words. An empty stack returns pseudo-random words, so that symbols can be drawn
-    before any were pushed.
+    stack of 32-bit words. The first heads are pseudo-random, and so are the words that an empty
+    stack returns: symbols can be drawn before any were pushed.
 
     Args:
         lanes: number of symbols that are coded at once.
@@ -43,7 +43,8 @@ class Coder:
         self._initial = np.random.default_rng(INITIAL_SEED)
         self._words: list[NDArray[np.uint32]] = []
         if content is None:
-            self._heads = np.full(lanes, np.uint64(1) << _LOW)
+            bits = self._initial.integers(0, 1 << 31, lanes, dtype=np.uint64)
+            self._heads = (np.uint64(1) << _LOW) | bits
         else:
             self._heads = np.frombuffer(content[: 8 * lanes], dtype="<u8").astype(np.uint64)
             self._words.append(np.frombuffer(content[8 * lanes :], dtype="<u4").astype(np.uint32))
