@@ -59,6 +59,8 @@ def build_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[p
     for name, value in settings.items():
         expected = "a callback of Lightning (a mapping with _target_)"
         problem = f"callbacks.{name} must be {expected}, not {printable(repr(value))[:MAX_VALUE]}"
+        if isinstance(value, Mapping) and "_target_" not in value:
+            problem += f"; callbacks=default has all of them, callbacks.{name}=null leaves one out"
         refuse(not isinstance(value, Mapping), problem)
         callback = instantiate(value, f"callbacks.{name}", **arguments.get(name, {}))
         refuse(not isinstance(callback, pl.Callback), problem)

@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from blackout.cli.sweeps import is_sweep_job, run_job, tables_with_failures
+from blackout.config.choices import list_choices
 from blackout.config.explain import COMPOSITION_ERRORS, check_flags, explain, parse_command_line
 from blackout.distributed import is_first
 from blackout.errors import UserError, errors_in_one_line
@@ -100,8 +101,10 @@ def _refuse_values_for_groups(words: list[str]) -> None:
         is_group = override.package is not None or (CONF / group).is_dir()
         is_value = not override.is_delete() and not override.is_sweep_override()
         if is_group and is_value and isinstance(override.value(), int | float | None):
+            names = list_choices(group)
+            example = "none" if "none" in names or not names else names[0]
             raise UserError(
-                f"{word}: {group} takes the name of a choice, such as {group}=none; or omit it"
+                f"{word}: {group} takes the name of a choice, such as {group}={example}; or omit it"
             )
 
 
