@@ -21,7 +21,7 @@ from blackout.cli.cost import (
     memory_problem,
     num_parameters,
     si_number,
-    state_bytes,
+    training_state_bytes,
 )
 from blackout.cli.dry_run import dry_run
 from blackout.component import Plain
@@ -99,8 +99,8 @@ def plan(
     num_training_samples = max_steps * accumulate * batch_size
     training_time = timedelta(seconds=round(seconds * max_steps * accumulate))
     memory = (
-        f"{si_number(state_bytes(model))}B for weights, gradients, moments and average, and about "
-        f"{si_number(activations * device_batch_size)}B of activations per device of "
+        f"{si_number(training_state_bytes(model))}B for weights, gradients, moments and average, "
+        f"and about {si_number(activations * device_batch_size)}B of activations per device of "
         f"{device_batch_size} samples (both in 32 bit)"
     )
     if probe.peak_bytes:

@@ -173,7 +173,7 @@ def _declared_settings() -> dict[str, Any]:
 
 
 class Declarations(NamedTuple):
-    """What a YAML file declares."""
+    """Groups and settings that a YAML file declares, with their defaults."""
 
     groups: dict[str, Any]  # name -> `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`
     values: dict[str, Any]  # setting -> default

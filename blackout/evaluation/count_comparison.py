@@ -91,10 +91,11 @@ def compare_counts(
 
 
 def shares_at_ends(counts: Array, max_count: int) -> dict[str, float]:
-    """Return the shares of counts near both ends of the range, without ranges that are empty.
+    """Return the shares of counts at both ends of the range: 0, low, high and largest counts.
 
-    Where a process or a sampler is cut off, its errors gather there. The same shares of real counts
-    are among the scores of `CountScorer.held_out`.
+    A range without any possible count is left out. Where a process or a sampler is cut off, its
+    errors gather there. The same shares of real counts are among the scores of
+    `CountScorer.held_out`.
 
     Args:
         counts: [n, D].
