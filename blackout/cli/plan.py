@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from blackout.cli.build_trainer import check_batch_size, is_scoring_samples
+from blackout.cli.build_trainer import check_batch_size, is_scoring_samples, make_trainer
 from blackout.cli.cost import (
     cost_per_sample,
     matmul_rate,
@@ -25,7 +25,6 @@ from blackout.cli.cost import (
 )
 from blackout.cli.dry_run import dry_run
 from blackout.component import Plain
-from blackout.config.instantiate import instantiate
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule
@@ -178,17 +177,14 @@ def _probe_trainer(config: Plain, probe: Probe, scratch: str) -> pl.Trainer:
         "limit_val_batches": 0,
         "enable_model_summary": False,
     }
-    trainer: pl.Trainer = instantiate(
+    return make_trainer(
         settings,
-        "trainer",
         logger=False,
         callbacks=[probe],
         enable_checkpointing=False,
         enable_progress_bar=False,
         default_root_dir=scratch,
-        use_distributed_sampler=False,
     )
-    return trainer
 
 
 class _TimeLimitReached(Exception):
