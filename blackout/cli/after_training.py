@@ -112,7 +112,7 @@ def finish_run(
     if is_short and baselines and not any(baselines.values()):
         left_out.append(f"baselines: the run has seen {budget:,} of {size:,} training samples")
 
-    compared = compare_with_baselines(samples, baselines)
+    comparison_report = compare_with_baselines(samples, baselines)
 
     # 6. metrics.json, loggers and the report page.
     for line in left_out:
@@ -129,10 +129,10 @@ def finish_run(
         run_report,
         outputs,
         score_report,
-        compared,
+        comparison_report,
         {"left_out": left_out, **provenance(model.device, start, source)},
     )
-    write_baselines(baselines, compared["comparisons"], run)
+    write_baselines(baselines, comparison_report["comparisons"], run)
     write_scores(add_earlier_results(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")

@@ -107,17 +107,17 @@ def _saved_bytes(model: Model, example: Any, device: torch.device) -> int:
         name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named
     }
     weight_storages = {value.untyped_storage() for value in weights.values()}
-    saved: set[torch.UntypedStorage] = set()
+    storages: set[torch.UntypedStorage] = set()
 
     def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage not in weight_storages:
-            saved.add(storage)
+            storages.add(storage)
         return tensor
 
     with saved_tensors_hooks(record, lambda tensor: tensor):
         functional_call(model.network, weights, _move(example, device))
-    return sum(storage.nbytes() for storage in saved)
+    return sum(storage.nbytes() for storage in storages)
 
 
 def _move(value: Any, device: torch.device) -> Any:

@@ -41,7 +41,9 @@ def _run(options: argparse.Namespace) -> None:
         )
         return
     page = build_page(demo)
-    demo.sample_frames(1, steps=1)  # the first draw compiles and loads; the page need not wait for it
+    demo.sample_frames(
+        1, steps=1
+    )  # the first draw compiles and loads; the page need not wait for it
     with suppress(KeyboardInterrupt):  # Ctrl-C is the way to stop it
         serve(page, options.port)
 

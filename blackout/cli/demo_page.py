@@ -307,6 +307,7 @@ def build_page(demo: DemoModel) -> Any:
     except ImportError:
         raise UserError(f"the demo needs Gradio: {install_command('demo')}") from None
 
+    # 1. What the controls call.
     @lru_cache(CACHED_DRAWS)
     def draw(
         number: int, seed: int, steps: int, label: str, guidance: float, temperature: float
@@ -332,6 +333,7 @@ def build_page(demo: DemoModel) -> Any:
             time.sleep(PLAY_SECONDS / PLAY_FRAMES)
             yield k / PLAY_FRAMES
 
+    # 2. The controls, and the picture next to them.
     default_steps = demo.steps or 1
     has_classes = bool(demo.classes)
     with gradio.Blocks(title=demo.name, analytics_enabled=False) as page:
@@ -370,6 +372,8 @@ def build_page(demo: DemoModel) -> Any:
                 )
                 seed = gradio.Number(0, precision=0, minimum=0, label="seed")
             picture = gradio.Image(label="samples", format="png", interactive=False, scale=2)
+
+        # 3. The picture follows the controls; more panels where the data allow them.
         inputs = [time_share, number, seed, steps, label, guidance, temperature]
         gradio.on(None, show, inputs, picture, **LIVE_UPDATES)
         if demo.image is not None:
