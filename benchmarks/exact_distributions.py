@@ -318,7 +318,7 @@ class ExactModel(Model):
         """Refused."""
         raise UserError("an exact prior is not trained")
 
-    def example(self) -> tuple[Tensor, Tensor]:
+    def example_inputs(self) -> tuple[Tensor, Tensor]:
         """One state and a time."""
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
 

@@ -59,6 +59,8 @@ def build_callbacks(config: Plain, run: Path, family: ComponentFamily) -> list[p
     for name, value in settings.items():
         expected = "a callback of Lightning (a mapping with _target_)"
         problem = f"callbacks.{name} must be {expected}, not {printable(repr(value))[:MAX_VALUE]}"
+        if isinstance(value, Mapping) and "_target_" not in value:
+            problem += f"; callbacks=default has all of them, callbacks.{name}=null leaves one out"
         refuse(not isinstance(value, Mapping), problem)
         callback = instantiate(value, f"callbacks.{name}", **arguments.get(name, {}))
         refuse(not isinstance(callback, pl.Callback), problem)
@@ -72,19 +74,8 @@ def build_trainer(
     """Return the Trainer with these callbacks and the configured loggers, and metrics.csv.
 
     Raises:
-        UserError: arguments that Lightning refuses, or far more processes than processors.
+        UserError: what is no logger; or as `make_trainer`.
     """
-    settings = dict(config["trainer"])
-    settings["accelerator"] = choose_accelerator(settings.get("accelerator", "auto"))
-    devices = settings.get("devices")
-    num_cpus = os.cpu_count() or 1
-    is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
-    refuse(
-        is_too_many,
-        f"trainer.devices={devices} must be at most {MAX_PROCESSES_PER_CPU * num_cpus}: "
-        f"this machine has {num_cpus} processors",
-    )
-
     loggers = [MetricsCSV(run / "metrics.csv", written=LivePage(run))]
     for name, logger in (config["logger"] or {}).items():
         expected = "a logger of Lightning (a mapping with _target_)"
@@ -94,23 +85,52 @@ def build_trainer(
         refuse(not isinstance(component, Logger), problem)
         loggers.append(component)
 
+    after_save = () if mirror is None else (mirror.try_to_push,)
+    return make_trainer(
+        config["trainer"],
+        logger=loggers,
+        callbacks=callbacks,
+        default_root_dir=str(run),
+        plugins=[AtomicCheckpointIO(*after_save)],
+        enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
+    )
+
+
+def make_trainer(trainer_settings: Plain, **arguments: Any) -> pl.Trainer:
+    """Return a Trainer with the accelerator, strategy and number of processes of a run.
+
+    Args:
+        trainer_settings: the settings `trainer`.
+        arguments: further arguments of the Trainer.
+
+    Raises:
+        UserError: arguments that Lightning refuses, or far more processes than processors.
+    """
+    # 1. Accelerator and number of processes.
+    settings = dict(trainer_settings)
+    settings["accelerator"] = choose_accelerator(settings.get("accelerator", "auto"))
+    devices = settings.get("devices")
+    num_cpus = os.cpu_count() or 1
+    is_too_many = type(devices) is int and devices > MAX_PROCESSES_PER_CPU * num_cpus
+    refuse(
+        is_too_many,
+        f"trainer.devices={devices} must be at most {MAX_PROCESSES_PER_CPU * num_cpus}: "
+        f"this machine has {num_cpus} processors",
+    )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun decides how many processes there are
         world_size = int(os.environ["WORLD_SIZE"])
         num_local = int(os.environ["LOCAL_WORLD_SIZE"])
         settings |= {"devices": num_local, "num_nodes": world_size // num_local}
         if world_size > 1 and settings.get("strategy", "auto") == "auto":
             settings["strategy"] = "ddp"
-    after_save = () if mirror is None else (mirror.try_to_push,)
+
+    # 2. The Trainer, with its errors in one line.
     try:
         trainer: pl.Trainer = instantiate(
             settings | {"strategy": choose_strategy(settings)},
             "trainer",
-            logger=loggers,
-            callbacks=callbacks,
-            default_root_dir=str(run),
             use_distributed_sampler=False,
-            plugins=[AtomicCheckpointIO(*after_save)],
-            enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
+            **arguments,
         )
     except (
         MisconfigurationException,

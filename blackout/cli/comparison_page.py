@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What is known of a score."""
+    """Reference values of a score, and its unit and better direction."""
 
     references: Values
     description: Values

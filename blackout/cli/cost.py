@@ -53,7 +53,7 @@ def memory_problem(trainer: pl.Trainer, model: Model, batch_size: int) -> str | 
     activations = activation_bytes(model) * (batch_size // trainer.world_size)
     if "16" in str(trainer.precision):
         activations //= 2
-    needed = num_sharing * (state_bytes(model) + activations)
+    needed = num_sharing * (training_state_bytes(model) + activations)
     if needed <= available:
         return None
     return (
@@ -67,8 +67,8 @@ def num_parameters(model: Model) -> int:
     return sum(parameter.numel() for parameter in model.network.parameters())
 
 
-def state_bytes(model: Model) -> int:
-    """Return the bytes of weights, gradients, moments and average, in float32."""
+def training_state_bytes(model: Model) -> int:
+    """Return the bytes of weights, gradients, Adam's moments and averaged weights, in float32."""
     return num_parameters(model) * FLOAT_BYTES * STATE_COPIES
 
 
@@ -89,7 +89,7 @@ def activation_bytes(model: Model) -> int:
     They are measured on tensors without storage. A network that reads values, or whose input is not
     a tensor, is evaluated with numbers instead.
     """
-    example = model.example()
+    example = model.example_inputs()
     if not any(map(is_dataclass, example)):  # a batch of graphs cannot be moved to "meta"
         try:
             return _saved_bytes(model, example, torch.device("meta"))
@@ -107,17 +107,17 @@ def _saved_bytes(model: Model, example: Any, device: torch.device) -> int:
         name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in named
     }
     weight_storages = {value.untyped_storage() for value in weights.values()}
-    saved: set[torch.UntypedStorage] = set()
+    storages: set[torch.UntypedStorage] = set()
 
     def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage not in weight_storages:
-            saved.add(storage)
+            storages.add(storage)
         return tensor
 
     with saved_tensors_hooks(record, lambda tensor: tensor):
         functional_call(model.network, weights, _move(example, device))
-    return sum(storage.nbytes() for storage in saved)
+    return sum(storage.nbytes() for storage in storages)
 
 
 def _move(value: Any, device: torch.device) -> Any:

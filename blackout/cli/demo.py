@@ -33,7 +33,7 @@ def main(words: list[str] | None = None) -> None:
 def _run(options: argparse.Namespace) -> None:
     demo = DemoModel(options.ckpt, tuple(options.trusted))
     if options.space:
-        demo.save_space(options.space)
+        demo.export_space(options.space)
         folder = escaped(options.space)
         print(
             f"wrote {folder}; put the address of this package's repository into its "
@@ -41,7 +41,9 @@ def _run(options: argparse.Namespace) -> None:
         )
         return
     page = build_page(demo)
-    demo.draw(1, steps=1)  # the first draw compiles and loads; the page need not wait for it
+    demo.sample_frames(
+        1, steps=1
+    )  # the first draw compiles and loads; the page need not wait for it
     with suppress(KeyboardInterrupt):  # Ctrl-C is the way to stop it
         serve(page, options.port)
 

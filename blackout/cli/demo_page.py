@@ -76,7 +76,7 @@ class DemoModel:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes that can be asked for; empty for a model without classes."""
+        """Names of the classes to choose from; empty for a model without classes."""
         number = getattr(self.model, "num_classes", None) or 0
         names = self.model.config.get("data", {}).get("class_names") or range(number)
         return [str(name) for name in names]
@@ -101,7 +101,7 @@ class DemoModel:
         """Whether samples can start from noised held-out images."""
         return self.image is not None and self.family.supports_restarts(self.model)
 
-    def draw(
+    def sample_frames(
         self,
         number: int = 16,
         *,
@@ -111,7 +111,7 @@ class DemoModel:
         guidance: float = 1.0,
         temperature: float = 1.0,
     ) -> list[Image.Image]:
-        """Return pictures of samples on their way from noise, the last one of the samples.
+        """Return the frames of an animation from noise to samples; the last one shows the samples.
 
         Args:
             number: of samples.
@@ -151,7 +151,7 @@ class DemoModel:
     def fill(
         self, hole: NDArray[np.bool_], number: int = 16, seed: int = 0, steps: int | None = None
     ) -> list[Image.Image]:
-        """Return pictures of `image` with its hole filled, see `draw`.
+        """Return the frames of an animation in which a hole of `image` is filled.
 
         Args:
             hole: bool [H, W].
@@ -205,8 +205,8 @@ class DemoModel:
             grey = grey[..., 0]
         return _enlarge(Image.fromarray(grey).convert("RGB"))
 
-    def save_space(self, folder: Path) -> None:
-        """Write the demo as a folder for a Space of the Hugging Face hub: app, requirements, model.
+    def export_space(self, folder: Path) -> None:
+        """Write the files of a Hugging Face Space that shows the demo: app, requirements, model.
 
         Raises:
             UserError: the folder exists, or is the address of a store.
@@ -258,7 +258,7 @@ class DemoModel:
 
 
 def max_steps(steps: int | None) -> int:
-    """Return the largest number of steps that can be asked for, of a sampler that has `steps`."""
+    """Return the upper end of the slider of steps, for a sampler that has `steps` of its own."""
     return max(MAX_STEPS_FACTOR * (steps or 1), MIN_MAX_STEPS)
 
 
@@ -307,11 +307,12 @@ def build_page(demo: DemoModel) -> Any:
     except ImportError:
         raise UserError(f"the demo needs Gradio: {install_command('demo')}") from None
 
+    # 1. What the controls call.
     @lru_cache(CACHED_DRAWS)
     def draw(
         number: int, seed: int, steps: int, label: str, guidance: float, temperature: float
     ) -> list[Image.Image]:
-        return demo.draw(
+        return demo.sample_frames(
             number,
             seed=seed,
             steps=steps,
@@ -332,6 +333,7 @@ def build_page(demo: DemoModel) -> Any:
             time.sleep(PLAY_SECONDS / PLAY_FRAMES)
             yield k / PLAY_FRAMES
 
+    # 2. The controls, and the picture next to them.
     default_steps = demo.steps or 1
     has_classes = bool(demo.classes)
     with gradio.Blocks(title=demo.name, analytics_enabled=False) as page:
@@ -370,6 +372,8 @@ def build_page(demo: DemoModel) -> Any:
                 )
                 seed = gradio.Number(0, precision=0, minimum=0, label="seed")
             picture = gradio.Image(label="samples", format="png", interactive=False, scale=2)
+
+        # 3. The picture follows the controls; more panels where the data allow them.
         inputs = [time_share, number, seed, steps, label, guidance, temperature]
         gradio.on(None, show, inputs, picture, **LIVE_UPDATES)
         if demo.image is not None:

@@ -59,7 +59,7 @@ def _announced_if_slow() -> Iterator[None]:
 
 
 def trial_draws(config: Plain, model: Any, family: ComponentFamily) -> Iterator[tuple[str, Draw]]:
-    """Yield the draws of scored, closing and preview samples, each with the setting that makes it.
+    """Yield the draws of scored and of shown samples, each with the setting that determines it.
 
     Raises:
         UserError: previews cannot be drawn in as many steps as `callbacks.samples.num_steps` says.

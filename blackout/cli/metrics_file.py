@@ -14,10 +14,15 @@ from blackout.files import write_json
 from blackout.protocols import References
 
 IDEAL = "ideal"  # name of the reference value of a perfect model
+# reference values whose names in words have a hyphen or a capital letter
+LABELS = {"held_out_data": "held-out data", "gaussian_copula": "Gaussian copula"}
 
 
 def write_scores(report: Plain, path: Path, references: References = References()) -> None:
-    """Write metrics.json and print its scores with their standard errors and reference values.
+    """Write metrics.json and print its scores with their errors and reference values.
+
+    An error is the standard error, after ±, or else the standard deviation over parts of the
+    samples.
 
     Args:
         report: content of the file, with `values`.
@@ -30,7 +35,7 @@ def write_scores(report: Plain, path: Path, references: References = References(
     content = {**report, "references": reference_values, "metric_descriptions": descriptions}
     write_json(content, path)
 
-    hidden = {f"{name}_error" for name in values}
+    hidden = {f"{name}_{suffix}" for name in values for suffix in ("error", "std")}
     for name, score_references in reference_values.items():
         hidden |= {f"{name}_{reference}" for reference in score_references}
     for name, value in values.items():
@@ -39,6 +44,8 @@ def write_scores(report: Plain, path: Path, references: References = References(
         line = f"{name}: {_four_decimals(value)}"
         if f"{name}_error" in values:
             line += f" ± {values[f'{name}_error']:.4f}"
+        elif f"{name}_std" in values:
+            line += f", std {values[f'{name}_std']:.4f}"
         score_references = reference_values.get(name, {})
         if score_references:
             numbers = [
@@ -153,7 +160,7 @@ def remove_split(name: str) -> str:
 
 def label(name: str) -> str:
     """Return the name of a reference value in words."""
-    return name.replace("_", " ")
+    return LABELS.get(name, name.replace("_", " "))
 
 
 def comparison_rows(

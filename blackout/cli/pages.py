@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from blackout.cli.metrics_file import label
 from blackout.cli.run_results import place_label, score_cards
 from blackout.component import leaves
 from blackout.errors import escaped
@@ -77,7 +78,12 @@ PAGES = Environment(
     keep_trailing_newline=True,
     finalize=_format_value,
 )
-PAGES.filters |= {"leaves": leaves, "quoted": shlex.quote, "breakable": _allow_breaks}
+PAGES.filters |= {
+    "leaves": leaves,
+    "quoted": shlex.quote,
+    "breakable": _allow_breaks,
+    "label": label,
+}
 PAGES.globals |= {
     "style": STYLE,
     "script": SCRIPT,

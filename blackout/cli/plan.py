@@ -14,18 +14,17 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from blackout.cli.build_trainer import check_batch_size, is_scoring_samples
+from blackout.cli.build_trainer import check_batch_size, is_scoring_samples, make_trainer
 from blackout.cli.cost import (
     cost_per_sample,
     matmul_rate,
     memory_problem,
     num_parameters,
     si_number,
-    state_bytes,
+    training_state_bytes,
 )
 from blackout.cli.dry_run import dry_run
 from blackout.component import Plain
-from blackout.config.instantiate import instantiate
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule
@@ -99,8 +98,8 @@ def plan(
     num_training_samples = max_steps * accumulate * batch_size
     training_time = timedelta(seconds=round(seconds * max_steps * accumulate))
     memory = (
-        f"{si_number(state_bytes(model))}B for weights, gradients, moments and average, and about "
-        f"{si_number(activations * device_batch_size)}B of activations per device of "
+        f"{si_number(training_state_bytes(model))}B for weights, gradients, moments and average, "
+        f"and about {si_number(activations * device_batch_size)}B of activations per device of "
         f"{device_batch_size} samples (both in 32 bit)"
     )
     if probe.peak_bytes:
@@ -178,17 +177,14 @@ def _probe_trainer(config: Plain, probe: Probe, scratch: str) -> pl.Trainer:
         "limit_val_batches": 0,
         "enable_model_summary": False,
     }
-    trainer: pl.Trainer = instantiate(
+    return make_trainer(
         settings,
-        "trainer",
         logger=False,
         callbacks=[probe],
         enable_checkpointing=False,
         enable_progress_bar=False,
         default_root_dir=scratch,
-        use_distributed_sampler=False,
     )
-    return trainer
 
 
 class _TimeLimitReached(Exception):

@@ -15,9 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from blackout.cli.sweeps import is_sweep_job, run_job, tables_with_failures
+from blackout.config.choices import list_choices
 from blackout.config.explain import COMPOSITION_ERRORS, check_flags, explain, parse_command_line
 from blackout.distributed import is_first
-from blackout.errors import UserError, errors_in_one_line
+from blackout.errors import UserError, errors_in_one_line, refuse
 from blackout.files import CONF
 
 # flags of Hydra with which the program only shows something
@@ -63,7 +64,7 @@ def run(main: Callable[[], object], program: str) -> None:
     with errors_in_one_line(continues=not INFORMATION_FLAGS.intersection(words)):
         check_flags(words)
         _refuse_values_for_groups(words)
-        _refuse_remote_sweep(words)
+        _check_sweep_folder(words)
         try:
             main()
         except COMPOSITION_ERRORS as error:
@@ -100,21 +101,29 @@ def _refuse_values_for_groups(words: list[str]) -> None:
         is_group = override.package is not None or (CONF / group).is_dir()
         is_value = not override.is_delete() and not override.is_sweep_override()
         if is_group and is_value and isinstance(override.value(), int | float | None):
+            names = list_choices(group)
+            example = "none" if "none" in names or not names else names[0]
             raise UserError(
-                f"{word}: {group} takes the name of a choice, such as {group}=none; or omit it"
+                f"{word}: {group} takes the name of a choice, such as {group}={example}; or omit it"
             )
 
 
-def _refuse_remote_sweep(words: list[str]) -> None:
-    """Refuse a sweep whose runs go to an address, which Hydra would take for a local folder.
+def _check_sweep_folder(words: list[str]) -> None:
+    """Refuse a sweep of runs at an address or in `~`, which Hydra would take for a local folder.
 
     Raises:
-        UserError: no folder is named for the sweep's own files.
+        UserError: no other folder is named for the sweep's own files.
     """
     line = parse_command_line(words)
     settings = dict(word.partition("=")[::2] for word in line.overrides)
     runs = settings.get("runs_dir", "").strip("'\"")
-    if line.multirun and "://" in runs and "hydra.sweep.dir" not in settings:
+    if not line.multirun or "hydra.sweep.dir" in settings:
+        return
+    refuse(
+        runs.startswith("~"),
+        f"runs_dir={runs}: a sweep needs the path without ~: runs_dir={os.path.expanduser(runs)}",
+    )
+    if "://" in runs:
         raise UserError(
             f"runs_dir={runs} is a remote store, and the table of a sweep needs a local folder: "
             "add hydra.sweep.dir=sweeps/<name>"

@@ -40,7 +40,7 @@ class Tee(io.TextIOBase):
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is closed; libraries that keep it ask at the end of the program."""
+        """Whether the stream is closed; libraries with a reference to this one check it at exit."""
         return self._stream.closed
 
     def fileno(self) -> int:
@@ -62,7 +62,7 @@ class Tee(io.TextIOBase):
         return self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush both."""
+        """Flush the stream and the log."""
         self._log.flush()
         self._stream.flush()
 

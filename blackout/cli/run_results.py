@@ -154,8 +154,9 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return cards of the scores of one metrics.json, those with reference values first.
 
     Returns:
-        For each score its name, value, error, unit, better direction, reference values, and its
-        place between the target (0) and the last baseline (1), where both are known.
+        For each score its name, value, standard error or else standard deviation over parts of
+        the samples, unit, better direction, reference values, and its place between the target (0)
+        and the last baseline (1), where both are known.
     """
     references = content.get("references") or {}
     descriptions = content.get("metric_descriptions") or {}
@@ -170,14 +171,16 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name in names[:MAX_CARDS]:
         score_references = dict(_finite_numbers(references.get(name) or {}))
         value = numbers[name]
-        error = numbers.get(f"{name}_error", numbers.get(f"{name}_std"))
-        decimals = num_decimals(value, error, score_references.values())
+        error = numbers.get(f"{name}_error")
+        std = numbers.get(f"{name}_std")
+        decimals = num_decimals(value, error or std, score_references.values())
         description = descriptions.get(name, {})
         cards.append(
             {
                 "name": name,
                 "value": round_to(value, decimals),
-                "error": error and float(f"{error:.{ERROR_DIGITS}g}"),
+                "error": _round_error(error),
+                "std": _round_error(std),
                 "unit": description.get("unit", ""),
                 "better": BETTER_IN_WORDS.get(str(description.get("better")), ""),
                 "place": _place(value, score_references),
@@ -188,6 +191,11 @@ def score_cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return cards
+
+
+def _round_error(error: float | None) -> float | None:
+    """Return an error with `ERROR_DIGITS` significant digits; None or 0 as it is."""
+    return error and float(f"{error:.{ERROR_DIGITS}g}")
 
 
 def num_decimals(
@@ -215,7 +223,7 @@ def num_decimals(
 
 
 def format_number(value: float, decimals: int | None) -> str:
-    """Return a value in decimals, with trailing zeros; None for `VALUE_DIGITS` digits."""
+    """Return a value as text with so many decimals; None for `VALUE_DIGITS` significant digits."""
     return f"{value:.{VALUE_DIGITS}g}" if decimals is None else f"{value:.{decimals}f}"
 
 

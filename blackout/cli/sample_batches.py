@@ -56,13 +56,13 @@ def resume_or_draw_batches(
     """
     for number, part in enumerate(parts):
         file = folder / f"{int(part[0])}-{int(part[-1])}.safetensors"
-        stored = None
+        batch = None
         if draw.resumable and not (redraw_first and number == 0):
-            stored = _load_batch(file)
-        if stored is not None:
+            batch = _load_batch(file)
+        if batch is not None:
             for step in range(1, draw.steps + 1):
-                watch(step, draw.steps, stored["samples"])
-            yield part, stored
+                watch(step, draw.steps, batch["samples"])
+            yield part, batch
             continue
         for indices, samples in draw.batches(part, seed, batch_size, watch):
             if draw.resumable:

@@ -110,12 +110,12 @@ def choose_dataset(run: Path, requested: Any) -> Any:
         raise UserError(
             f"{run / 'config.yaml'}: the settings of its data set must be without _target_"
         )
-    typed = {
+    cli_values = {
         name: value for name, value in (requested or {}).items() if is_overridden(f"dataset.{name}")
     }
-    dataset = {**trained, **typed}
+    dataset = {**trained, **cli_values}
     if not requested:
-        dataset |= _avoid_writing(dataset, typed)
+        dataset |= _avoid_writing(dataset, cli_values)
     if dataset != requested:
         path = escaped(dataset.get("path"))
         settings = escaped(run / "config.yaml")
@@ -123,7 +123,7 @@ def choose_dataset(run: Path, requested: Any) -> Any:
     return dataset
 
 
-def _avoid_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+def _avoid_writing(dataset: Mapping[str, Any], cli_values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with which nothing is written next to a file that only a run names.
 
     A run may come from a stranger. Rows of a large file are written next to it where its format
@@ -131,12 +131,12 @@ def _avoid_writing(dataset: Mapping[str, Any], typed: Mapping[str, Any]) -> dict
 
     Args:
         dataset: description of the data set.
-        typed: settings on the command line, which are the user's choice.
+        cli_values: settings on the command line, which are the user's choice.
     """
     path = Path(str(dataset.get("path"))).expanduser()
     has_rows = any(path.parent.glob(f"{glob.escape(path.name)}.rows-*"))
     is_stored_by_rows = path.suffix == ".npy"
-    if "in_memory" not in dataset or "in_memory" in typed or has_rows or is_stored_by_rows:
+    if "in_memory" not in dataset or "in_memory" in cli_values or has_rows or is_stored_by_rows:
         return {}
     return {"in_memory": True}
 

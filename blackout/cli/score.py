@@ -113,10 +113,10 @@ class Scoring:
         family_report = self.family.report(self.model, self.source, config)
         samples = family_report.pop("sample_values", {})
         baselines = self.family.baselines(self.source, num_compared_samples(samples), config)
-        compared = compare_with_baselines(samples, baselines)
+        comparison_report = compare_with_baselines(samples, baselines)
         if rank() == 0:
-            write_baselines(baselines, compared["comparisons"], out)
-        return merge_reports(report, family_report, compared)
+            write_baselines(baselines, comparison_report["comparisons"], out)
+        return merge_reports(report, family_report, comparison_report)
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:

@@ -201,16 +201,16 @@ def format_table(
     """
     from blackout.cli.run_results import BETTER_IN_WORDS
 
-    described = [name for name in scores if descriptions.get(name, {}).get("better")]
-    printed = (described or list(scores))[:MAX_PRINTED_SCORES]
+    names_with_direction = [name for name in scores if descriptions.get(name, {}).get("better")]
+    printed_names = (names_with_direction or list(scores))[:MAX_PRINTED_SCORES]
     settings = list(groups[0].settings)
 
     # 1. Cells.
-    table = [[*settings, "jobs", *printed]]
+    table = [[*settings, "jobs", *printed_names]]
     for number, group in enumerate(groups):
         cells = [value[:MAX_CELL] for value in group.settings.values()]
         cells.append(str(group.num_jobs))
-        for name in printed:
+        for name in printed_names:
             mark = "*" if best[name] == number else ""
             cells.append(mark + _format_mean(group.means.get(name), group.errors.get(name)))
         table.append(cells)
@@ -221,12 +221,12 @@ def format_table(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in table
     ]
-    for name in printed:
+    for name in printed_names:
         description = descriptions.get(name, {})
         words = [description.get("unit", ""), BETTER_IN_WORDS.get(description.get("better"), "")]
         meaning = ", ".join(word for word in words if word)
         lines.append(f"{name}: {meaning}" if meaning else name)
-    if any(best[name] is not None for name in printed):
+    if any(best[name] is not None for name in printed_names):
         lines.append("* the best mean; ± is the standard error over seeds")
     return lines
 

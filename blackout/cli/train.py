@@ -17,6 +17,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.cli.after_training import drop_unaffordable_scores, finish_run
 from blackout.cli.build_trainer import (
     build_callbacks,
     build_trainer,
@@ -25,7 +26,6 @@ from blackout.cli.build_trainer import (
     is_scoring_samples,
     unused_devices,
 )
-from blackout.cli.closing import drop_unaffordable_scores, finish_run
 from blackout.cli.cost import check_memory
 from blackout.cli.dry_run import dry_run
 from blackout.cli.finished_runs import (
@@ -48,10 +48,10 @@ from blackout.cli.run_log import run_log
 from blackout.cli.sweeps import claim_folder, is_sweep_job
 from blackout.cli.training_settings import (
     apply_precision,
-    check_length_unit,
     check_trainer_settings,
     check_validation_data,
     choose_length,
+    refuse_epochs,
 )
 from blackout.component import Plain
 from blackout.config.instantiate import find_target, instantiate
@@ -124,7 +124,7 @@ def train(cfg: DictConfig) -> Path:
     # 2. Data, and what depends on their size.
     family: ComponentFamily = instantiate(config["family"], "family")
     source = family.source(config)
-    check_length_unit(config, source)
+    refuse_epochs(config, source)
     check_validation_data(config, source)
     config = choose_length(config, family, source)
 

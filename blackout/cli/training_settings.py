@@ -82,8 +82,8 @@ def check_trainer_settings(settings: Plain) -> None:
         )
 
 
-def check_length_unit(config: Plain, source: Source) -> None:
-    """Refuse a length in epochs, which the endless stream of batches does not have.
+def refuse_epochs(config: Plain, source: Source) -> None:
+    """Refuse lengths in epochs: training batches are an endless stream, counted in steps.
 
     Raises:
         UserError: the message gives the length in steps.
@@ -131,9 +131,9 @@ def check_validation_data(config: Plain, source: Source) -> None:
 def choose_length(
     config: dict[str, Any], family: ComponentFamily, source: Source
 ) -> dict[str, Any]:
-    """Return the settings with a number of steps: the family's where it is null.
+    """Return the settings with the family's number of steps if `trainer.max_steps` is null.
 
-    The decay of the learning rate then takes as many steps.
+    A decay of the learning rate then takes as many steps.
 
     Raises:
         UserError: it is null, and the family chooses none.
@@ -159,7 +159,7 @@ def apply_precision(config: dict[str, Any], run: Path) -> dict[str, Any]:
         return config
     precision, reason = choose_precision(settings, run)
     if is_first():
-        print(f"numbers: {precision}, {reason}")
+        print(f"precision: {precision}, {reason}")
     sampler = config.get("sampler") or {}
     is_recipe_choice = sampler.get("bfloat16") and not is_overridden("sampler.bfloat16")
     if precision == "32-true" and is_recipe_choice:

@@ -105,7 +105,7 @@ def _check_names(
     ]
     unknown = [key for key in arguments if key not in names]
     if unknown:
-        suggestion = did_you_mean(unknown[0], names)
+        suggestion = did_you_mean(unknown[0], names) or f"; it takes {', '.join(names) or 'none'}"
         raise UserError(f"{setting}.{unknown[0]}: {target_name} has no such argument{suggestion}")
 
 

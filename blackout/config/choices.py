@@ -28,7 +28,7 @@ def list_groups(conf: Path = CONF) -> list[str]:
 
 
 def list_choices(group: str, conf: Path = CONF) -> list[str]:
-    """Return the choices of a group; one in a folder of the group is `blackout/table1`, say."""
+    """Return the choices of a group; those in subfolders have names such as `blackout/table1`."""
     folder = conf / group
     files = folder.rglob("*.yaml") if _is_divided(group) else folder.glob("*.yaml")
     return sorted(str(file.relative_to(folder).with_suffix("")) for file in files)

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -63,7 +64,7 @@ TRAINER_REPLACEMENTS = {
 SEARCH_PATH = "hydra.searchpath"
 MAX_LISTED = 30  # choices that fit into one message
 LOOKUP = re.compile(r"\$\{(\w+)\.\$\{(\w+)\}.*\}")  # ${table.${setting}}, a row of a table
-SIMILARITY = 0.6  # of 1, from which a name is suggested
+SIMILARITY = 0.7  # of 1, from which a name is suggested
 # groups that decide which other groups there are, and so are checked first
 FIRST_GROUPS = ("family", "experiment", "recipe")
 
@@ -354,17 +355,28 @@ def _explain_choice(override: Override, choices: Sequence[str]) -> str:
             allowed = advice
             if len(choices) <= MAX_LISTED:
                 allowed = f"one of {', '.join(choices)}; {advice}"
-            suggestion = _suggest_other_group(text) or did_you_mean(text, list(choices))
+            suggestion = (
+                _suggest_path(group, text)
+                or _suggest_other_group(text)
+                or did_you_mean(text, list(choices))
+            )
             return f"{group}={text}: no such choice{extra}{suggestion}; {allowed}"
     return ""
 
 
 def _suggest_other_group(choice: str) -> str:
-    """Return a suggestion of another group with a choice of this name; empty if none has."""
-    for group in list_groups():
-        if choice in list_choices(group):
-            return f" (did you mean {group}={choice}?)"
-    return ""
+    """Return a suggestion of the only group with a choice of this name; else empty."""
+    groups = [group for group in list_groups() if choice in list_choices(group)]
+    return f" (did you mean {groups[0]}={choice}?)" if len(groups) == 1 else ""
+
+
+def _suggest_path(group: str, value: str) -> str:
+    """Return how to train on a file or folder that was given as a dataset; else empty."""
+    path = Path(value)
+    if group != "dataset" or not path.exists():
+        return ""
+    choice = "image_folder" if path.is_dir() else "counts"
+    return f" (did you mean dataset={choice} dataset.path={value}?)"
 
 
 def _explain_key(
@@ -394,10 +406,20 @@ def _explain_key(
         )
         if foreign_key and is_nearer and not similar.endswith(f".{name}"):
             return f"{key}: no such setting (did you mean {foreign_key}, of {owner}?)"
-        return f"{key}: no such setting{suggest_key(key, names)}"
+        allowed = "" if similar else _list_settings(config, parent)
+        return f"{key}: no such setting{suggest_key(key, names)}{allowed}"
     if override.type is OverrideType.ADD and exists:
         return f"{key} is a setting already: leave out the +"
     return ""
+
+
+def _list_settings(config: DictConfig, group: str) -> str:
+    """Return the settings of a group, the end of a message; empty without a group."""
+    part = OmegaConf.select(config, group, throw_on_resolution_failure=False) if group else None
+    if not isinstance(part, DictConfig):
+        return ""
+    settings = [str(name) for name in part.keys() if not str(name).startswith("_")]  # noqa: SIM118
+    return f"; {group} has {', '.join(settings[:MAX_LISTED])}" if settings else ""
 
 
 def _similarity(key: str, name: str) -> float:
@@ -462,6 +484,7 @@ def suggest_key(key: str, names: list[str]) -> str:
 
 def find_similar(key: str, names: list[str]) -> str:
     """Return a name with the same last part, or an alias of it, or a similar name; else empty."""
+    names = [name for name in names if not key.startswith(f"{name}.")]  # not a group of its own
     group, _, last = key.lower().rpartition(".")
     for alias in ALIASES.get(last, (last,)):
         for name in names:

@@ -36,6 +36,9 @@ SPECIAL_VALUES: dict[str, tuple[str | None, ...]] = {
     "ema_decay": (None,),
     "compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
 }
+# settings with the path of a file or folder, in which ~ is the user's home: shells expand it only
+# at the start of a word
+PATH_SETTINGS = frozenset(["data_dir", "out", "runs_dir", "samples"])
 VALUE_GROUPS = frozenset(["likelihood"])  # groups of plain values, without a component
 NO_CHOICE_NEEDED = ()  # default of a group that may stay empty
 CHOICE_NEEDED: dict[str, Any] = {}  # default of a group in which something must be chosen
@@ -80,6 +83,9 @@ def resolve_settings(cfg: DictConfig, allow_additions: bool = False) -> dict[str
             refuse(not allow_additions, f"{name}: no such setting{suggestion}")
             if not is_overridden(name):
                 del config[name]
+    for name in config.keys() & PATH_SETTINGS:
+        if isinstance(config[name], str):
+            config[name] = os.path.expanduser(config[name])
     for name in config.keys() & {"data_dir", "out"}:
         refuse_address(Path(str(config[name])))
     return config
@@ -173,7 +179,7 @@ def _declared_settings() -> dict[str, Any]:
 
 
 class Declarations(NamedTuple):
-    """What a YAML file declares."""
+    """Groups and settings that a YAML file declares, with their defaults."""
 
     groups: dict[str, Any]  # name -> `CHOICE_NEEDED` or `NO_CHOICE_NEEDED`
     values: dict[str, Any]  # setting -> default

@@ -201,9 +201,9 @@ class Student(BlackoutDiffusion):
         """Channels of noise of the network."""
         return int(self.network.planes)  # type: ignore[arg-type]  # a StudentNetwork
 
-    def example(self) -> tuple[Tensor, Tensor]:
+    def example_inputs(self) -> tuple[Tensor, Tensor]:
         """Return arguments of a network evaluation for one sample, with noise."""
-        x0, t = super().example()
+        x0, t = super().example_inputs()
         return append_noise(x0, self.planes), t
 
     def apply_head(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
@@ -312,7 +312,7 @@ class Distillation(CountDiffusion):
             UserError: the network does not fit its inputs.
         """
         with error_context("network"), torch.no_grad():
-            model.network(*model.example())
+            model.network(*model.example_inputs())
 
     def report(self, model: Any, source: CountData, settings: Plain) -> dict[str, Any]:
         """Return an empty report: students predict draws, which have no bits per dimension."""

@@ -255,7 +255,7 @@ class BlackoutDiffusion(Model):
         nats = nats / self.validation_draws / observed_share
         self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
 
-    def example(self) -> tuple[Tensor, Tensor]:
+    def example_inputs(self) -> tuple[Tensor, Tensor]:
         """Return arguments of a network evaluation for one sample."""
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
 

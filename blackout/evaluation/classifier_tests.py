@@ -81,7 +81,7 @@ def classifier_test(
 
 
 def null_auc_error(number: int, num_parts: int = 1) -> float:
-    """Return the standard deviation of a mean cross-validated AUC of sets of equal distribution.
+    """Return the standard error of a cross-validated AUC if both sets have the same distribution.
 
     The variance of an AUC whose classifier saw neither set is (2 + 1 / n) / 12 n. In
     cross-validation every pair of folds is used twice, once to train and once to test, with the

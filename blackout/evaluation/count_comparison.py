@@ -59,16 +59,16 @@ def compare_counts(
     # 1. As many samples as held-out counts.
     real = flatten_counts(getattr(data, split))
     number = min(len(samples), len(real), max_samples)
-    compared = select_evenly(samples, number)
-    compared_real = select_evenly(real, number)
+    subset = select_evenly(samples, number)
+    real_subset = select_evenly(real, number)
 
     # 2. Distances to the nearest training counts.
-    novelty = _novelty(compared, compared_real, load_samples(data.train), max_samples)
+    novelty = _novelty(subset, real_subset, load_samples(data.train), max_samples)
 
     # 3. Classifiers.
     scores: dict[str, float] = {}
     if number >= MIN_CLASSIFIER_SAMPLES:
-        scores |= classifier_scores(samples, compared_real, max_samples, seed)
+        scores |= classifier_scores(samples, real_subset, max_samples, seed)
 
     # 4. Marginals, totals, and pairs of elements.
     varying = real.var(0) > 0
@@ -86,15 +86,16 @@ def compare_counts(
     scores |= shares_at_ends(samples, data.max_count)
     if number >= MIN_PAIR_SAMPLES:
         scores["correlation_difference"] = correlation_difference(samples, real)
-        scores |= compare_pairs(compared, compared_real)
+        scores |= compare_pairs(subset, real_subset)
     return scores
 
 
 def shares_at_ends(counts: Array, max_count: int) -> dict[str, float]:
-    """Return the shares of counts near both ends of the range, without ranges that are empty.
+    """Return the shares of counts at both ends of the range: 0, low, high and largest counts.
 
-    Where a process or a sampler is cut off, its errors gather there. The same shares of real counts
-    are among the scores of `CountScorer.held_out`.
+    A range without any possible count is left out. Where a process or a sampler is cut off, its
+    errors gather there. The same shares of real counts are among the scores of
+    `CountScorer.held_out`.
 
     Args:
         counts: [n, D].

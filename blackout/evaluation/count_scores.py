@@ -35,7 +35,7 @@ DESCRIPTIONS = {
     "share_low": MetricDescription("of all counts", "reference"),
     "share_high": MetricDescription("of all counts", "reference"),
     "share_max": MetricDescription("of all counts", "reference"),
-    "correlation_difference": MetricDescription(better="lower"),
+    "correlation_difference": MetricDescription("absolute difference", "lower"),
     "equality_difference": MetricDescription("share of samples", "lower"),
     "co_occurrence_difference": MetricDescription("probability", "lower"),
     "novelty": MetricDescription("samples over data", "reference"),

@@ -190,7 +190,9 @@ class ModuleExtractor:
         if isinstance(output, Tensor) and output.shape == shape:
             return
         actual = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise UserError(f"extractor {self.name}: {name} should be {list(shape)}, but are {actual}")
+        raise UserError(
+            f"extractor {self.name}: {name} must be a tensor of shape {list(shape)}, not {actual}"
+        )
 
 
 @contextmanager
@@ -238,7 +240,7 @@ class Inception(ModuleExtractor):
 
         # 1. The file of weights.
         hub_file = Path(torch.hub.get_dir()) / "checkpoints" / URL_INCEPTION_V3.rsplit("/", 1)[-1]
-        path = hub_file if weights is None else Path(weights)
+        path = hub_file if weights is None else Path(weights).expanduser()
         refuse(
             weights is not None and not path.is_file(),
             f"metrics.extractor.weights={path}: no such file",
@@ -250,7 +252,10 @@ class Inception(ModuleExtractor):
             try:
                 torch.load(path, weights_only=True, map_location="cpu")
             except Exception as error:  # a damaged file can fail in many ways
-                raise UserError(f"{path} is damaged or is not a file of PyTorch weights") from error
+                raise UserError(
+                    f"{path} is damaged or is not a file of PyTorch weights: "
+                    f"remove it, and fetch {URL_INCEPTION_V3} again"
+                ) from error
 
         # 2. The network.
         layers = [f"{INCEPTION_FEATURES}", "logits_unbiased"]
@@ -259,7 +264,10 @@ class Inception(ModuleExtractor):
                 "inception-v3-compat", layers, feature_extractor_weights_path=str(path)
             )
         except (RuntimeError, KeyError, TypeError) as error:
-            raise UserError(f"{path} does not have the weights of Inception-v3") from error
+            raise UserError(
+                f"{path} does not have the weights of Inception-v3: "
+                "omit metrics.extractor.weights to download them"
+            ) from error
         resize = "299x299 bilinear as TensorFlow 1 (torch-fidelity)"
         super().__init__(network, "inception", INCEPTION_FEATURES, INCEPTION_CLASSES, resize)
 
@@ -328,7 +336,7 @@ class Classifier(ModuleExtractor):
             "data": data.fingerprint("train"),
             "labels": key_hash({"labels": data.train_labels.tolist()}),
         }
-        folder = cache_dir() if cache is None else Path(cache)
+        folder = cache_dir() if cache is None else Path(cache).expanduser()
         path = folder / f"classifier-{data.name}-{key_hash(key)}.safetensors"
         with first_process_first():
             if not _load(network, path):

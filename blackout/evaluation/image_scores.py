@@ -38,14 +38,14 @@ INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 GENERAL_NAMES = {"fd": "frechet_distance", "kd": "kernel_distance"}
 
 DESCRIPTIONS = {
-    "fd": MetricDescription(better="lower"),
-    "is": MetricDescription(better="higher"),
-    "kd": MetricDescription(better="lower"),
+    "fd": MetricDescription("squared distance of features", "lower"),
+    "is": MetricDescription("from 1 to the number of classes", "higher"),
+    "kd": MetricDescription("squared distance of features", "lower"),
     "precision": MetricDescription("share of samples", "higher"),
     "recall": MetricDescription("share of data", "higher"),
-    "density": MetricDescription(better="higher"),
+    "density": MetricDescription("about 1 for real images", "higher"),
     "coverage": MetricDescription("share of data", "higher"),
-    "classified_share": MetricDescription("share of samples", "higher"),
+    "classified_share": MetricDescription("share of samples with a clear class", "higher"),
 }
 
 IMAGES_PER_BATCH = 512  # of images in memory that are scored

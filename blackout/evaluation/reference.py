@@ -101,7 +101,7 @@ def dataset_reference(
     }
     if data.condition:
         origin["condition"] = dict(data.condition)
-    folder = cache_dir() if cache is None else Path(cache)
+    folder = cache_dir() if cache is None else Path(cache).expanduser()
     path = folder / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
     if all_true(cached is not None) and cached is not None:
@@ -134,7 +134,7 @@ def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
     Raises:
         UserError: no such file or arrays, or statistics of another width or extractor.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise UserError(
             f"metrics.reference={path}: no such file; allowed are train, test and the "

@@ -202,7 +202,7 @@ class ChainSampler(Model):
         """Network evaluations per chain of a validation."""
         return self.simulation.num_steps
 
-    def example(self) -> tuple[Any, ...]:
+    def example_inputs(self) -> tuple[Any, ...]:
         """Return arguments of one network evaluation for one state."""
         x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
         log_ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)

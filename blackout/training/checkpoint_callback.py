@@ -37,11 +37,11 @@ class AtomicCheckpointIO(CheckpointIO):
     broadcasts it.
 
     Args:
-        saved: called by the thread after each checkpoint.
+        on_save: called by the thread after each checkpoint.
     """
 
-    def __init__(self, saved: Callable[[], None] = lambda: None) -> None:
-        self._on_save = saved
+    def __init__(self, on_save: Callable[[], None] = lambda: None) -> None:
+        self._on_save = on_save
         self._executor = ThreadPoolExecutor(max_workers=1)  # its thread ends with the program
         self._futures: dict[Path, Future[None]] = {}
 

@@ -42,6 +42,7 @@ CHANGEABLE = ("model.sampler", "format", "metrics", "family.monitor", "data.name
 
 # Parts of a checkpoint that a continued run needs, and their types.
 TRAINING_STATE = {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}
+CONTINUE_ADVICE = "the file is damaged: remove it, and a new run starts"
 PROGRESS_COUNTERS = ("ready", "started", "processed", "completed")  # of Lightning's loops
 
 
@@ -134,7 +135,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         refuse(not isinstance(content.get(name), dict), problem)
     for name in content["state_dict"]:
         if not isinstance(name, str):
-            raise UserError(f"{problem}: {reprlib.repr(name)} is no name of a weight")
+            raise UserError(f"{problem}: {reprlib.repr(name)} is not the name of a weight")
     check_size(content, f"{problem}: it is too deep or holds too many values")
     copy_plain_values(content["blackout"], f"{path}: the description of its model")
     return content
@@ -207,7 +208,9 @@ def _check_archive(path: Path) -> None:
         # 2. The tensors are not compressed, so together they are smaller than the file.
         is_compressed = any(member.compress_type for member in members)
         if is_compressed or sum(member.file_size for member in members) > size:
-            raise UserError(f"{path} is no checkpoint: it announces tensors larger than the file")
+            raise UserError(
+                f"{path} is not a checkpoint: it announces tensors larger than the file"
+            )
 
         # 3. The hash.
         if not comment:
@@ -371,23 +374,23 @@ def _check_training_state(checkpoint: Mapping[str, Any], path: Path) -> None:
     for name, kind in TRAINING_STATE.items():
         refuse(
             not isinstance(checkpoint.get(name), kind),
-            f"{path} cannot be continued: it holds no {name}",
+            f"{path} cannot be continued: it holds no {name}; {CONTINUE_ADVICE}",
         )
     for key, value in leaves(checkpoint["loops"]):
         if key.rpartition(".")[2] in PROGRESS_COUNTERS and type(value) is not int:
-            raise UserError(f"{path} cannot be continued: {key} is no number of steps")
+            raise UserError(f"{path} cannot be continued: {key} is not a number; {CONTINUE_ADVICE}")
 
 
-def _check_same_description(saved: Mapping[str, Any], config: Plain, path: Path) -> None:
+def _check_same_description(saved_config: Mapping[str, Any], config: Plain, path: Path) -> None:
     """Refuse another description, apart from `CHANGEABLE` names.
 
     Args:
-        saved: description in the checkpoint.
+        saved_config: description in the checkpoint.
         config: description of the model in training.
         path: of the checkpoint.
     """
-    dataset = remove_paths(saved.get("dataset"))
-    saved_values = dict(leaves({**saved, "dataset": dataset}))
+    dataset = remove_paths(saved_config.get("dataset"))
+    saved_values = dict(leaves({**saved_config, "dataset": dataset}))
     values = dict(leaves(config))
     for key in sorted(values.keys() | saved_values.keys()):
         if key.startswith(CHANGEABLE):
@@ -396,7 +399,8 @@ def _check_same_description(saved: Mapping[str, Any], config: Plain, path: Path)
         value = values.get(key)
         if saved_value != value:
             raise UserError(
-                f"{path} belongs to another run: {key} is {saved_value} in it and {value} here"
+                f"{path} belongs to another run: {key} is {saved_value} in it and {value} here; "
+                "use the settings of that run, or start from its weights with init_from=<run>"
             )
 
 
@@ -411,7 +415,8 @@ def _check_same_shapes(checkpoint: Mapping[str, Any], state: Mapping[str, Any], 
     difference = first_difference(checkpoint["state_dict"], state)
     refuse(
         difference is not None,
-        f"{path} does not fit: weight {difference} is missing in it or here, or has another shape",
+        f"{path} does not fit: weight {difference} is missing in it or here, or has another shape; "
+        "use the same network=... as that run",
     )
     shapes = {torch.Size(), *(value.shape for value in state.values())}
     for optimizer in checkpoint["optimizer_states"]:
@@ -419,7 +424,10 @@ def _check_same_shapes(checkpoint: Mapping[str, Any], state: Mapping[str, Any], 
             shape = getattr(value, "shape", torch.Size())
             is_step = key.endswith(".step")
             if shape not in shapes or (is_step and shape):
-                raise UserError(f"{path} does not fit: {key} of the optimizer has another shape")
+                raise UserError(
+                    f"{path} does not fit: {key} of the optimizer has another shape; "
+                    "use the same network=... and optimizer=... as that run"
+                )
 
 
 def _check_learning_rates(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -429,10 +437,14 @@ def _check_learning_rates(checkpoint: Mapping[str, Any], path: Path) -> None:
         for group in groups if isinstance(groups, list) else ():
             rate = group.get("lr") if isinstance(group, Mapping) else None
             if not isinstance(rate, int | float | torch.Tensor):
-                raise UserError(f"{path} cannot be continued: a learning rate in it is no number")
+                raise UserError(
+                    f"{path} cannot be continued: a learning rate in it is not a number; "
+                    f"{CONTINUE_ADVICE}"
+                )
     for scheduler in checkpoint["lr_schedulers"]:
         step = scheduler.get("last_epoch") if isinstance(scheduler, Mapping) else None
         if type(step) is not int:
             raise UserError(
-                f"{path} cannot be continued: the step of its learning rate is no whole number"
+                f"{path} cannot be continued: the step of its learning rate is not a whole "
+                f"number; {CONTINUE_ADVICE}"
             )

@@ -40,7 +40,7 @@ class TrainLoader:
 
     - `index`: numbers of the samples in the source, int64 [b],
     - `position`: their positions in the global batch, int64 [b],
-    - `batch`: number of the global batch since the start of training,
+    - `batch_number`: number of the global batch since the start of training,
     - `batch_size`: of the global batch.
 
     Args:

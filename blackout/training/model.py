@@ -197,8 +197,8 @@ class Model(Pretrained, nn.Module, ABC):
         return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
     @abstractmethod
-    def example(self) -> tuple[Any, ...]:
-        """Return arguments of the network for one sample, to measure its FLOPs and memory."""
+    def example_inputs(self) -> tuple[Any, ...]:
+        """Return inputs of the network for one sample, to measure its FLOPs and memory."""
 
     def to_batch(self, batch: Any) -> dict[str, Any]:
         """Convert a batch of a user's DataLoader to named tensors with one row per sample.

@@ -156,7 +156,10 @@ def check_description(description: Any, path: Path) -> dict[str, Any]:
             format.
     """
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
-        raise UserError(f"{path} does not describe a Blackout model")
+        raise UserError(
+            f"{path} does not describe a Blackout model: give a run directory, a .ckpt file or an "
+            "exported model"
+        )
     file_format = description.get("format")
     refuse(
         file_format != FORMAT,

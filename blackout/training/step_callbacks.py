@@ -218,7 +218,9 @@ class NonFiniteGuard(Callback):
 
 
 def check_finite(trainer: pl.Trainer) -> None:
-    """Read the flags of every guard, before weights are saved or samples drawn with them.
+    """Check that all steps since the last check were finite, before weights are saved or used.
+
+    The flags of the run's `NonFiniteGuard` are read; without one, nothing is checked.
 
     Raises:
         UserError: a step since the last reading was not finite.

@@ -29,7 +29,7 @@ def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_pa
     panels = curve_panels({"a": tmp_path / "metrics.csv"}, {"train/loss": {"held_out_data": 0.1}})
     noise, calm = ({**panel, **panel["lines"][0]} for panel in panels["panels"])
     assert (noise["name"], noise["noisy"], calm["noisy"]) == ("train/loss", True, False)
-    assert noise["levels"] == [("held out data", 0.1)] and len(noise["steps"]) < 1100
+    assert noise["levels"] == [("held-out data", 0.1)] and len(noise["steps"]) < 1100
     assert noise["values"][noise["steps"].index(1235)] == 7.0 and noise["steps"][-1] == 3000
 
 

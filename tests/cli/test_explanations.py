@@ -8,6 +8,7 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
+from blackout.cli.programs import run_train
 from blackout.config.compose import initialized_hydra
 from blackout.config.explain import explain
 from blackout.config.instantiate import find_target
@@ -68,7 +69,37 @@ ELSEWHERE = {
         ["lr_scheduler=cosine"],
         "did you mean lr_schedule?",
     ),
+    "a choice that several other groups have": (
+        "train",
+        ["callbacks=none"],
+        "callbacks=none: no such choice; one of default, early_stopping",
+    ),
+    "a setting that resembles none": (
+        "train",
+        ["trainer.foo=1"],
+        "trainer.foo: no such setting; trainer has max_steps, precision",
+    ),
 }
+
+
+def test_a_dataset_that_is_a_file_or_folder_is_explained(tmp_path):
+    """The words to type are in the message."""
+    file = tmp_path / "cells.npy"
+    file.touch()
+    for path, choice in ((file, "counts"), (tmp_path, "image_folder")):
+        message = explain(ValueError("text"), "train", [f"dataset={path}"])
+        assert f"did you mean dataset={choice} dataset.path={path}?" in message
+
+
+@pytest.mark.parametrize(
+    ("group", "choice"), [("metrics", "none"), ("callbacks", "default"), ("trainer", "cpu")]
+)
+def test_a_group_without_a_choice_names_one_that_exists(monkeypatch, capsys, group, choice):
+    monkeypatch.setattr("sys.argv", ["train.py", f"{group}=null"])
+    with pytest.raises(SystemExit) as end:
+        run_train()
+    message = capsys.readouterr().err
+    assert end.value.code == 2 and f"such as {group}={choice}; or omit it" in message
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

@@ -84,17 +84,19 @@ def test_reports_of_runs_show_scores_curves_and_settings(runs, run, capsys):
 @pytest.mark.deep
 def test_the_demo_draws_fills_restores_and_names_its_requirements(runs, monkeypatch, tmp_path):
     demo = DemoModel(runs / "a")
-    way = demo.draw(2, seed=1, steps=3)
-    assert len(way) == 4 and way[-1].size == way[0].size and demo.classes == []
-    warm = demo.draw(
+    frames = demo.sample_frames(2, seed=1, steps=3)
+    assert len(frames) == 4 and frames[-1].size == frames[0].size and demo.classes == []
+    warm = demo.sample_frames(
         2, seed=1, steps=4, temperature=0.5
     )  # two steps from digits that are half on their way to black
-    assert len(warm) == 3 and np.asarray(warm[0]).max() > 0 == np.asarray(way[0])[2:-2, 2:-2].min()
-    assert not np.array_equal(warm[0], demo.draw(2, seed=2, steps=4, temperature=0.5)[0])
+    assert (
+        len(warm) == 3 and np.asarray(warm[0]).max() > 0 == np.asarray(frames[0])[2:-2, 2:-2].min()
+    )
+    assert not np.array_equal(warm[0], demo.sample_frames(2, seed=2, steps=4, temperature=0.5)[0])
     hole = np.zeros((8, 8), bool)
     hole[2:5] = True
     (filled,) = {picture.size for picture in demo.fill(hole, 1, steps=2)}
-    assert filled == demo.draw(1, steps=2)[-1].size
+    assert filled == demo.sample_frames(1, steps=2)[-1].size
     with pytest.raises(UserError, match="must leave a part"):
         demo.fill(~np.zeros((8, 8), bool))
     assert demo.supports_restarts
@@ -102,13 +104,13 @@ def test_the_demo_draws_fills_restores_and_names_its_requirements(runs, monkeypa
     assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(
         inferred, demo.restore(0.9, 1, 2)
     )
-    demo.save_space(tmp_path / "space")
+    demo.export_space(tmp_path / "space")
     copied_demo = DemoModel(tmp_path / "space" / "model")
-    assert np.array_equal(copied_demo.draw(2, seed=1, steps=3)[-1], way[-1])
+    assert np.array_equal(copied_demo.sample_frames(2, seed=1, steps=3)[-1], frames[-1])
     with pytest.raises(UserError, match="give a new folder"):
-        demo.save_space(tmp_path / "space")
+        demo.export_space(tmp_path / "space")
     with pytest.raises(UserError, match="is an address"):
-        demo.save_space(Path("s3://bucket/space"))
+        demo.export_space(Path("s3://bucket/space"))
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(UserError, match=r"\.\[demo\]"):
         build_page(demo)

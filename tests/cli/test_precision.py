@@ -79,7 +79,7 @@ def test_a_continued_run_keeps_its_precision(
         )
     assert (
         runs[0] == runs[1]
-        and "numbers: bf16-mixed, as in the run so far" in capsys.readouterr().out
+        and "precision: bf16-mixed, as in the run so far" in capsys.readouterr().out
     )
 
 

@@ -73,7 +73,7 @@ def test_scores_and_references_are_written_and_printed(
         "metric_descriptions": {},
     }
     assert capsys.readouterr().out.splitlines() == [
-        "fd: 3.0000 (held out data 1.0000, gaussian copula 8.0000)",
+        "fd: 3.0000 (held-out data 1.0000, Gaussian copula 8.0000)",
         "bits_per_dim_test: 3.6200 (negative binomial 4.1300)",
         "alone: 1.0000",
     ]

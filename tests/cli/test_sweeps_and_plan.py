@@ -125,6 +125,11 @@ def test_a_plan_prints_and_writes_nothing(run, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_plan_for_a_device_that_is_not_there_is_refused_in_one_line(run, tmp_path):
+    run("train", *TINY, "plan=true", "trainer=gpu", f"runs_dir={tmp_path}").assert_refused("gpu")
+
+
 def test_a_plan_of_counts_does_not_call_them_images(run, tmp_path):
     np.save(tmp_path / "counts.npy", np.random.default_rng(0).poisson(3, (100, 5)))
     words = ["dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "plan=true"]

@@ -240,3 +240,14 @@ def test_invalid_statistics_files_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="made with another extractor"):
         file_reference(path, extractor)
+
+
+def test_a_file_in_the_home_directory_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    extractor = tiny_extractor()
+    reference = dataset_reference(colour_data(), "train", extractor, cache="~/cache")
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    write_reference(tmp_path / "real.npz", reference)
+    assert is_equal(file_reference("~/real.npz", extractor), reference)

@@ -92,7 +92,7 @@ class SpinSampler(Model):
             )
             yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.field).sum(1)}
 
-    def example(self):
+    def example_inputs(self):
         return (1,)
 
 
@@ -150,4 +150,4 @@ class SpinFamily(ComponentFamily):
         return SpinDraw(model, float(request.get("temperature", 1.0)))
 
     def dry_run(self, model):
-        model.network(*model.example())
+        model.network(*model.example_inputs())

@@ -256,7 +256,7 @@ def test_a_weight_whose_name_is_no_text_is_refused(tmp_path):
     torch.save(
         content(1) | {"state_dict": {"w": torch.ones(1), 5: torch.ones(1)}}, tmp_path / "last.ckpt"
     )
-    with pytest.raises(UserError, match="5 is no name of a weight"):
+    with pytest.raises(UserError, match="5 is not the name of a weight"):
         read_checkpoint(tmp_path / "last.ckpt")
 
 

@@ -14,7 +14,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 
 from benchmarks.wandb_file import read_run
 from blackout import load_model
-from blackout.cli.closing import drop_unaffordable_scores, keep_affordable_scorer
+from blackout.cli.after_training import drop_unaffordable_scores, keep_affordable_scorer
 from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion

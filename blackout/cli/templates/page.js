@@ -86,9 +86,9 @@
   const ticks = (low, high, count) => {
     const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= rough);
-    const found = [];
-    for (let at = Math.ceil(low / step) * step; at <= high + 1e-9 * step; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
-    return found;
+    const places = [];
+    for (let at = Math.ceil(low / step) * step; at <= high + 1e-9 * step; at += step) places.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+    return places;
   };
   const logTicks = (low, high) => {
     const found = [];

@@ -417,7 +417,7 @@ class CodeModel(Model):
         batches = self.batches(torch.arange(num_samples), seed, passes=passes)
         return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
-    def example(self) -> tuple[Any, ...]:
+    def example_inputs(self) -> tuple[Any, ...]:
         """Return arguments of one network evaluation: codes [1, n] and context."""
         n = self.length
         codes = torch.full((1, n), n, dtype=torch.int64, device=self.device)
@@ -437,7 +437,7 @@ class CodeModel(Model):
         Raises:
             UserError: the network cannot read the items, or its logits have another shape.
         """
-        codes, context = self.example()
+        codes, context = self.example_inputs()
         shape = list(context.get("items", codes).shape[2:])
         kind = self.config["data"].get("kind") or "items"
         with error_context(f"network: it cannot read {kind} of shape {shape}"):

@@ -401,7 +401,7 @@ class ShuffleDiffusion(Model):
         best = prepend_first(best_orders, first_fixed), best_log_probs
         return prepend_first(orders, first_fixed), log_weights, best, False
 
-    def example(self) -> tuple[Tensor, Tensor]:
+    def example_inputs(self) -> tuple[Tensor, Tensor]:
         """Return arguments of one network evaluation: items [1, n, ...] and times [1]."""
         shape = self.data["item_shape"]
         n = self.data["num_items"]
@@ -415,7 +415,7 @@ class ShuffleDiffusion(Model):
             UserError: the network cannot read the items, or the shuffle has no probabilities for
                 its steps.
         """
-        items, _ = self.example()
+        items, _ = self.example_inputs()
         items = items.expand(2, *items.shape[1:])
         index = torch.arange(2)
         shape = list(items.shape[2:])

@@ -173,7 +173,7 @@ class Scores(StepCallback):
         return self._scores.get("test")
 
     def reference_scores(self, source: Source, device: torch.device) -> dict[str, Any]:
-        """Return the scores of held-out data and of a fitted model, see `reference_scores`."""
+        """Return the scores of `held_out_data` and of a fitted model, the `baseline`."""
         return reference_scores(self._scorer, source, self.num_samples, device)
 
 

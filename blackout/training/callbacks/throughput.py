@@ -26,7 +26,7 @@ class Throughput(StepCallback):
         self._start: tuple[int, float] | None = None  # step and time at which measuring began
 
     def on_train_start(self, trainer: Any, pl_module: pl.LightningModule) -> None:
-        """Start without earlier measurements."""
+        """Reset the clock; a continued run measures from its first step on."""
         super().on_train_start(trainer, pl_module)
         self.every = trainer.log_every_n_steps or sys.maxsize
         self.pause()

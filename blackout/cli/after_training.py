@@ -89,7 +89,7 @@ def finish_run(
 
     # 3. Test metrics of the final model, and scores of its samples.
     metrics = test(trainer, module, budget, left_out) | val_metrics
-    samples = sample_values(module, source, family)
+    samples = collect_sample_values(module, source, family)
     scores: dict[str, float] = {}
     score_report: dict[str, Any] = {}
     if scorer is not None:
@@ -102,7 +102,7 @@ def finish_run(
     # 4. Samples, in fewer steps where the budget demands it.
     num_samples = NUM_SAMPLES if budget >= NUM_SAMPLES else NUM_SAMPLES_SHORT_RUN
     preview = affordable_preview(family, model, draw.nfe, num_samples, budget)
-    outputs = draw_samples(preview, run / "samples", num_samples)
+    outputs = write_samples(preview, run / "samples", num_samples)
 
     # 5. Comparison with baselines, where the run has seen all training data.
     size = source.size("train") or 0
@@ -113,7 +113,7 @@ def finish_run(
     if is_short and baselines and not any(baselines.values()):
         left_out.append(f"baselines: the run has seen {budget:,} of {size:,} training samples")
 
-    compared = compare_with_baselines(samples, baselines)
+    comparison_report = compare_with_baselines(samples, baselines)
 
     # 6. metrics.json, loggers and the report page.
     for line in left_out:
@@ -122,7 +122,7 @@ def finish_run(
     run_report = {
         "values": values,
         "training_steps": trainer.global_step,
-        "closing_grid_steps": preview.steps,
+        "preview_steps": preview.steps,
         "command": command_line(),
         "sampler": dict(draw.description),
     }
@@ -130,10 +130,10 @@ def finish_run(
         run_report,
         outputs,
         score_report,
-        compared,
+        comparison_report,
         {"left_out": left_out, **provenance(model.device, start, source)},
     )
-    write_baselines(baselines, compared["comparisons"], run)
+    write_baselines(baselines, comparison_report["comparisons"], run)
     write_scores(add_earlier_results(report, run), run / "metrics.json", preview.references)
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
@@ -235,10 +235,10 @@ def test(
     return add_standard_errors(metrics, test_metrics, module)
 
 
-def sample_values(
+def collect_sample_values(
     module: TrainingModule, source: Source, family: ComponentFamily
 ) -> dict[str, SampleValues]:
-    """Return values of single test samples, by metric, that can be compared with baselines.
+    """Return test metrics sample by sample, by name, for the comparison with baselines.
 
     Every process must call it.
     """
@@ -305,15 +305,15 @@ def add_standard_errors(
 def affordable_preview(
     family: ComponentFamily, model: Model, nfe: int, num_samples: int, budget: int
 ) -> Draw:
-    """Return the draw of the closing samples, in as many steps as `budget` evaluations allow."""
+    """Return the draw of the last samples, with as many sampler steps as the budget allows."""
     preview = family.preview(model, num_samples)
     affordable_steps = preview.steps * budget // (max(1, nfe) * num_samples)
     steps = min(preview.steps, max(MIN_STEPS, affordable_steps))
     return preview if steps == preview.steps else family.preview(model, num_samples, steps)
 
 
-def draw_samples(draw: Draw, directory: Path, num_samples: int) -> dict[str, Any]:
-    """Draw the closing samples and write what the family makes of them.
+def write_samples(draw: Draw, directory: Path, num_samples: int) -> dict[str, Any]:
+    """Draw the samples of the trained model and write them: file, picture and family's outputs.
 
     final.npz has the samples and final.png their picture, where the family has pictures. States on
     the way there and the family's own files are in the folder `final`, since `sample.py` writes
