@@ -151,8 +151,8 @@ class CountDraw(Draw):
             UserError: the dataset has other classes or covariates than the model, or samples with
                 known elements cannot be compared.
         """
-        is_restricted = self.classes is not None and self.known_elements is None
-        if not is_restricted or not isinstance(source, CountData):
+        is_inpainting = self.known_elements is not None
+        if is_inpainting or self.classes is None or not isinstance(source, CountData):
             return super().compared_with(source)
         for name in ("class_names", "covariates"):
             source_value = source.facts.get(name)

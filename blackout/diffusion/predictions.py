@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -153,7 +153,9 @@ def mismatch_error(part: object, process: object, requirement: str) -> ValueErro
 class PredictedProcess(Protocol):
     """Protocol of a process that names the kind of prediction its rates need."""
 
-    prediction: ClassVar[type[Prediction]]
+    @property
+    def prediction(self) -> type[Prediction]:
+        """Class of its predictions."""
 
 
 def predict_statistic(denoiser: Denoiser, process: PredictedProcess, xt: Tensor, t: Tensor) -> Any:
