@@ -48,7 +48,8 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a device such as `meta` has no values
     except (RuntimeError, AssertionError, ImportError) as error:
-        raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device={name} is not available, use device=cpu: {reason}") from None
     accelerator = torch.accelerator.current_accelerator()
     if device.index is None and accelerator is not None and device.type == accelerator.type:
         return torch.device(device.type, local_rank % torch.accelerator.device_count())

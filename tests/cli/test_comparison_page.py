@@ -87,6 +87,14 @@ def test_a_card_is_placed_between_held_out_data_and_the_last_reference():
     assert card["place"] == 0.5 and [value for _, value in card["references"]] == [1.0, 9.0, 5.0]
 
 
+def test_a_standard_deviation_is_not_shown_as_a_standard_error():
+    values = {"is": 3.7518, "is_std": 0.3812, "bits": 2.1495, "bits_error": 0.0189}
+    cards = {card["name"]: card for card in run_results.score_cards({"values": values})}
+    assert cards.keys() == {"is", "bits"}
+    assert (cards["is"]["error"], cards["is"]["std"]) == (None, 0.38)
+    assert (cards["bits"]["error"], cards["bits"]["std"]) == (0.019, None)
+
+
 def test_the_digits_of_a_card_follow_its_error_and_tell_it_from_its_references():
     values = {
         "log_z": 15.52341,

@@ -90,6 +90,12 @@ def test_errors_stand_behind_their_values(
     assert json.loads((tmp_path / "x.json").read_text())["values"]["val/bits_per_dim_error"] == 0.25
 
 
+def test_standard_deviations_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only standard errors stand after ±."""
+    write_scores({"values": {"is": 3.75, "is_std": 0.5}}, tmp_path / "x.json")
+    assert capsys.readouterr().out.splitlines() == ["is: 3.7500, std 0.5000"]
+
+
 def test_every_value_of_a_report_is_described_by_its_family_or_by_itself() -> None:
     report = {
         "values": {"test/ess": 0.5, "ess": 0.4, "own": 1.0, "unknown": 2.0},

@@ -173,9 +173,9 @@ class ReadsValues(torch.nn.Module):
 def test_memory_of_networks_that_read_values_is_measured_with_numbers():
     network = ReadsValues()
     model = SimpleNamespace(
-        network=network, example=lambda: (torch.zeros(1, 10),), device=torch.device("cpu")
+        network=network, example_inputs=lambda: (torch.zeros(1, 10),), device=torch.device("cpu")
     )
-    plain = SimpleNamespace(network=network.layer, example=model.example)
+    plain = SimpleNamespace(network=network.layer, example_inputs=model.example_inputs)
     assert activation_bytes(model) == activation_bytes(plain) > 0
 
 
@@ -233,7 +233,9 @@ def test_costs_on_tensors_without_storage_equal_measured_ones(channels_last):
     # The counter of torch 2.10 and 2.11 misses fused attention on a CPU.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         network(*example)
-    flops, activations = cost_per_sample(SimpleNamespace(network=network, example=lambda: example))
+    flops, activations = cost_per_sample(
+        SimpleNamespace(network=network, example_inputs=lambda: example)
+    )
     assert 0 <= flops - counter.get_total_flops() < 0.01 * flops
     # the plan leaves out copies of two small weights, and what fused attention saves: 1.1 % here
     assert (

@@ -64,9 +64,9 @@ def test_extractors_always_use_full_precision() -> None:
 
 
 def test_module_extractor_refuses_wrong_widths_and_names() -> None:
-    with pytest.raises(UserError, match=r"features should be \[2, 7\]"):
+    with pytest.raises(UserError, match=r"features must be a tensor of shape \[2, 7\]"):
         ModuleExtractor(TinyNet(), "mine", 7)(images(2, 0))
-    with pytest.raises(UserError, match=r"logits should be \[2, 3\]"):
+    with pytest.raises(UserError, match=r"logits must be a tensor of shape \[2, 3\]"):
         ModuleExtractor(TinyNet(), "mine", FEATURES, 3)(images(2, 0))
     for name in ("inception", "a b", ""):
         with pytest.raises(UserError, match="name"):
