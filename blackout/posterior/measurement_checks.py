@@ -106,7 +106,7 @@ def compute_checks(samples: GatheredSamples) -> dict[str, Tensor]:
 
 def _check_chains(samples: GatheredSamples, checks: dict[str, Tensor]) -> None:
     """Add the largest R-hat and the smallest effective sizes of every measurement to `checks`."""
-    late = late_statistics(samples).double().numpy()
+    late = second_half_statistics(samples).double().numpy()
     for m, rows in enumerate(samples.rows):
         statistics = [late[rows.numpy(), :, number] for number in range(late.shape[2])]
         checks["r_hat"][m] = max(map(diagnostics.r_hat, statistics))
@@ -115,7 +115,7 @@ def _check_chains(samples: GatheredSamples, checks: dict[str, Tensor]) -> None:
     checks["r_hat_limit"] = _r_hat_limits(samples, late.shape[1])
 
 
-def late_statistics(samples: GatheredSamples) -> Tensor:
+def second_half_statistics(samples: GatheredSamples) -> Tensor:
     """Return the compared statistics of the second half of the sweeps, [n, sweeps, S]."""
     chains = samples.arrays["chains"][..., COMPARED_COLUMNS]
     return chains[:, chains.shape[1] // 2 :]
