@@ -166,8 +166,8 @@ def pareto_shape(log_weights: Tensor) -> float:
         The shape; minus infinity for fewer than 25 weights, or equal ones.
     """
     # 1. Excess of the largest weights over the next one.
-    number = len(log_weights)
-    tail_size = math.ceil(min(number / 5, 3 * math.sqrt(number)))
+    num_weights = len(log_weights)
+    tail_size = math.ceil(min(num_weights / 5, 3 * math.sqrt(num_weights)))
     tail = log_weights.double().cpu().sort().values[-tail_size - 1 :]
     excess = torch.expm1(tail[1:] - tail[0])
     quartile = 0.0

@@ -122,7 +122,8 @@ class Direct(Method):
     """A reverse run that starts at the measurement; see `conjugate_state`.
 
     Args:
-        steps: of the run, evenly spaced in the logit of survival.
+        steps: above the first positive time, evenly spaced in the logit of survival; a run takes
+            one more, to time 0.
 
     References: this project; checked in tests/verification/posterior_claims.py.
     """
@@ -158,7 +159,7 @@ class Direct(Method):
 
 @dataclass(frozen=True)
 class Auto(SplitGibbs):
-    """The sampler that suits the problem; `_choose` has the questions in their order.
+    """Automatic choice of the posterior sampler; `_choose` lists the criteria in order.
 
     Where sweeps of split Gibbs sampling are chosen, they come near the posterior. Noise-denoise
     moves then reduce the bias of the last level, and can move between distant modes. Only the last
@@ -233,7 +234,7 @@ class Auto(SplitGibbs):
 
 
 def is_underdetermined(prior: Prior, problem: Problem) -> bool:
-    """Return whether counts are more than four times as many as the numbers measured of them."""
+    """Return whether the counts are more than four times as many as the measured numbers."""
     if not isinstance(prior.process, PureDeath) or not isinstance(problem, InverseProblem):
         return False
     num_measured = math.prod(problem.operator.measurement_shape(prior.shape))
@@ -241,7 +242,7 @@ def is_underdetermined(prior: Prior, problem: Problem) -> bool:
 
 
 def has_explicit_likelihood(prior: Prior, problem: Problem) -> bool:
-    """Return whether a likelihood is no black box and has no unknown parameter."""
+    """Return whether the likelihood is neither a black box nor has an unknown parameter."""
     if not isinstance(problem, InverseProblem) or isinstance(problem, BlindProblem):
         return False
     return problem.incidence(prior.shape) is not None

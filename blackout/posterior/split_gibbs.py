@@ -308,6 +308,6 @@ def find_possible_state(
     ensure(
         not bool(impossible.all()),
         "no state of positive likelihood was found near the start; check the operator, the noise "
-        "and the units of y, or start elsewhere (posterior.start)",
+        "and the units of y, or change posterior.start (data or prior)",
     )
     return z

@@ -250,7 +250,7 @@ def collect_references(
     means: Mapping[str, float],
     baselines: Sequence[str],
 ) -> dict[str, dict[str, float]]:
-    """Return what is shown next to values and drops: the optimum and the baselines."""
+    """Return the references of values and drops: the optimum and the baselines."""
     references: dict[str, dict[str, float]] = {}
     for statistic in ("mean", "best"):
         baseline_values = {name: means[f"{name}_value"] for name in baselines}

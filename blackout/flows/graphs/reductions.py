@@ -58,11 +58,11 @@ class Problem(NamedTuple):
     offset: float = 0.0
 
     def from_base_value(self, base_value: Any) -> Any:
-        """Return the problem's value of that of the base problem, a number or an array."""
+        """Return the problem's value from that of the base problem, a number or an array."""
         return self.offset + self.sign * base_value
 
     def from_base_solution(self, base_solution: Solution) -> Solution:
-        """Return a solution of the base problem with the problem's value."""
+        """Return the solution of the base problem as one of the problem, with its value."""
         return replace(base_solution, value=self.from_base_value(base_solution.value))
 
     def best_value(self, x: Array) -> float:

@@ -206,7 +206,7 @@ class CodeDraw(Draw):
                 }
         raise UserError(
             f"given: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}; "
-            "ask for less"
+            "leave out a part of it"
         )
 
     def _exact_distribution(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:

@@ -119,7 +119,7 @@ class Puzzles(ABC):
             streams: random numbers of every puzzle.
         """
 
-    def convert(self, items: Tensor) -> Tensor:
+    def convert_units(self, items: Tensor) -> Tensor:
         """Return items of a user's file in the units of these puzzles; here they are the same.
 
         Args:

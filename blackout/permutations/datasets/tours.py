@@ -31,7 +31,7 @@ from blackout.safe_reading import read_text
 
 DEFAULT_CITIES = 10  # of tours made here
 DEFAULT_INSTANCES = 2000
-DEFAULT_HELD_OUT = 1000
+DEFAULT_NUM_TEST = 1000
 MAX_CITIES = 200  # that integer programming solves in seconds
 # keys of the random numbers of instances
 INSTANCE_KEY = 4
@@ -81,7 +81,7 @@ class Tours(Puzzles):
             facts=POINT_FACTS,
         )
 
-    def convert(self, items: Tensor) -> Tensor:
+    def convert_units(self, items: Tensor) -> Tensor:
         """Return points of a file as they are: they must be in the unit square.
 
         Raises:
@@ -134,7 +134,7 @@ class FileTours(StoredPuzzles):
         self._frame = frame
         super().__init__("tsp", "points", lists, seed, POINT_FACTS)
 
-    def convert(self, items: Tensor) -> Tensor:
+    def convert_units(self, items: Tensor) -> Tensor:
         """Return points of another file, [N, n, 2], in the unit square."""
         return self._frame.to_unit_square(items)
 
@@ -242,13 +242,13 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
             test_path is not None,
             "dataset.test_path needs the training tours: add dataset.path=<file>",
         )
-        made_instances = DEFAULT_INSTANCES if instances is None else instances
-        made_held_out = DEFAULT_HELD_OUT if num_test is None else num_test
-        return Tours(cities, made_instances, made_held_out, seed)
-    for name, number in (("instances", instances), ("num_test", num_test)):
+        num_instances = DEFAULT_INSTANCES if instances is None else instances
+        num_made_test = DEFAULT_NUM_TEST if num_test is None else num_test
+        return Tours(cities, num_instances, num_made_test, seed)
+    for name, value in (("instances", instances), ("num_test", num_test)):
         ensure(
-            number is None or (type(number) is int and number >= 1),
-            f"tsp: {name} must be a whole number of at least 1, or null, not {number}",
+            value is None or (type(value) is int and value >= 1),
+            f"tsp: {name} must be a whole number of at least 1, or null, not {value}",
         )
     # 1. The tours of the files, which are all seen through the frame of the training points.
     file = Path(path).expanduser()

@@ -119,8 +119,8 @@ class ShuffleFamily(ComponentFamily):
         reverse: Reverse = instantiate(parts["reverse"], "reverse")
         if reverse.prefix and source.facts["first_fixed"]:
             raise UserError(
-                "reverse: pointer puts all items in order: tours, whose first city stays, "
-                "need gpl or pl"
+                "reverse=pointer moves all items, but the first city of a tour must stay first: "
+                "choose reverse=gpl or reverse=pl"
             )
         _check_parts({**parts, "network": settings["network"]})
         make_decoder(parts["decoder"], source.kind, source.num_items)

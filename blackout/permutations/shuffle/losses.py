@@ -67,7 +67,7 @@ class LossInputs:
         return self.denoiser(states, times.flatten()), states, inverse_steps
 
     def reverse_steps_and_distances(self, num_walks: int) -> tuple[PermutationDistribution, Tensor]:
-        """Evaluate the reverse process, and compare the looks of items before and after each step.
+        """Return the reverse steps, and how far items look different before and after each step.
 
         Returns:
             The distributions of the reverse steps, [b, r], and the squared distances [b, r, m, m]
@@ -148,7 +148,7 @@ class RandomTimeLoss(TrajectoryLoss):
 
 @component("loss")
 class LabelFreeLoss(nn.Module, ShuffleLoss):
-    """A loss for puzzles without labels, from the looks of lists before and after a step.
+    """A loss for puzzles without labels, from how lists look before and after a step.
 
     p(x | list, sigma) is Gaussian about the rearranged list. The gradient of its log-likelihood
     weighs permutations by their posterior, which is estimated by `draws` of them (REINFORCE). The
