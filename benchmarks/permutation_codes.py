@@ -32,10 +32,10 @@ _DEEP = (
     "trainer.max_steps=20000",
 )
 CYCLES: dict[str, tuple[str, ...]] = {
-    "cpu": ("dataset.length=5", "dataset.share=1", "batch_size=128"),
+    "cpu": ("dataset.length=5", "dataset.train_share=1", "batch_size=128"),
     "paper": (
         "dataset.length=10",
-        "dataset.share=0.2",
+        "dataset.train_share=0.2",
         "network.width=128",
         "network.depth=8",
         *_DEEP,

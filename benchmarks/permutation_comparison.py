@@ -53,7 +53,7 @@ class Scale:
 
 
 SCALES = {
-    "quick": Scale(partial(jigsaw_digits, pieces=2, held_out=50), 16, 1, 16, 0.3, 2e-3),
+    "quick": Scale(partial(jigsaw_digits, pieces=2, num_test=50), 16, 1, 16, 0.3, 2e-3),
     "cpu": Scale(partial(jigsaw_mnist, pieces=3, download=False), 96, 3, 128, 60.0, 1e-3),
     "paper": Scale(partial(jigsaw_cifar10, pieces=3, download=False), 256, 7, 1024, 3600.0, 3e-4),
 }
@@ -237,7 +237,7 @@ def fair(options: argparse.Namespace) -> None:
     rows = list[dict[str, Any]]()
     test = {
         name: values.to(device)
-        for name, values in data.batch("test", torch.arange(source.held_out)).items()
+        for name, values in data.batch("test", torch.arange(source.num_test)).items()
     }
     for name, begin in methods(source, scale, device):
         if options.only and options.only not in name:

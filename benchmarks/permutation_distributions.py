@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.permutations.distributions import Matching
 from blackout.permutations.group import all_permutations, compose, inverse, lexicographic_rank
 from blackout.permutations.metrics import rearrange
-from blackout.permutations.plots import draw_lists
+from blackout.permutations.plots import plot_lists
 from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.permutations.shuffle.decoding import Denoiser, Sample, prepend_first
 from blackout.pictures import save_picture
@@ -115,7 +115,7 @@ def plot_distributions(
         rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=label, xticks=[])
         rows[1, column].axis("off")
         if (
-            picture := draw_lists(kind, rearrange(items, prepend_first(states[column], fixed)), 1)
+            picture := plot_lists(kind, rearrange(items, prepend_first(states[column], fixed)), 1)
         ) is not None:
             rows[1, column].imshow(picture)
     save_picture(figure, path, dpi=110)
@@ -132,9 +132,13 @@ def main(argv: list[str] | None = None) -> None:
     assert isinstance(model, ShuffleDiffusion)
     batch = model.require_source().batch("test", torch.arange(1))
     with torch.no_grad(), evaluating(model.averaged):
-        denoiser = model.denoiser(rearrange(batch["items"], batch["given"]))
+        denoiser = model.denoiser(rearrange(batch["items"], batch["puzzle_order"]))
         plot_distributions(
-            denoiser, model.shuffle.times, model.data["kind"], inverse(batch["given"]), options.out
+            denoiser,
+            model.shuffle.times,
+            model.data["kind"],
+            inverse(batch["puzzle_order"]),
+            options.out,
         )
 
 

@@ -160,7 +160,7 @@ def tours(runs: Path, num_steps: int, num_puzzles: int) -> Iterator[Row]:
     network = Network("shuffle", ("family=shuffle", "dataset=tsp", "dataset.cities=10"))
     metrics, seconds = run_network(network, num_steps, runs)
     yield row_of("tours", "network, beam", GAP, 100 * metrics["gap"], math.nan, seconds)
-    source = tsp(cities=10, held_out=num_puzzles)
+    source = tsp(cities=10, num_test=num_puzzles)
     points = source.batch("test", torch.arange(num_puzzles))["items"]
     best, seconds = timed(lambda: best_two_opt(points))
     gaps = 100 * (best / tour_length(points) - 1).double()
@@ -178,7 +178,7 @@ def sort_by_classifier(num_puzzles: int) -> float:
     train = images.batch("train", torch.arange(images.size("train")))
     classifier = SVC(gamma=SVC_GAMMA)
     classifier.fit(train["x0"].flatten(1).numpy(), train["label"].numpy())
-    batch = sort_digits(held_out=num_puzzles).batch("test", torch.arange(num_puzzles))
+    batch = sort_digits(num_test=num_puzzles).batch("test", torch.arange(num_puzzles))
     strips = batch["items"] * float(train["x0"].max())
     digits = torch.stack(strips.split(strips.shape[-2], dim=-1), 2)  # [b, n, digits, 1, H, W]
     read = classifier.predict(digits.flatten(0, 2).flatten(1).numpy()).reshape(digits.shape[:3])

@@ -237,7 +237,8 @@ def load_target(
         is_dotted = "." in name
         refuse(
             not is_dotted and name not in TARGETS,
-            f"target {name}: no such target; one of {', '.join(TARGETS)}, or a class of yours",
+            f"target {name}: no such target; choose one of {', '.join(TARGETS)}, or give the "
+            "dotted name of your own class, such as my_module.MyTarget",
         )
         path = name if is_dotted else f"blackout.flows.{TARGETS[name]}"
         target = make_target({"_target_": path, **settings})

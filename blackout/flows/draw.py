@@ -23,9 +23,9 @@ from blackout.flows.metrics import METRICS
 from blackout.flows.model import BATCH_SIZE, AmortisedFlow, ChainSampler
 from blackout.flows.plots import (
     CollectedSamples,
-    draw_landscape,
-    draw_points,
-    draw_state_grid,
+    plot_landscape,
+    plot_points,
+    plot_state_grid,
     sample_arrays,
     save_diagnostics,
     save_path,
@@ -126,7 +126,7 @@ class FlowDraw(ChainDraw):
                 arrays["path"] = paths.observables(self.model.target)
             yield part, arrays
 
-    def groups(self, indices: Tensor) -> Tensor | None:
+    def resampling_groups(self, indices: Tensor) -> Tensor | None:
         """Return the resampling groups of chains with these indices, int64 [b]; None for none."""
         if self.simulation.resample_below is None:
             return None
@@ -145,9 +145,9 @@ class FlowDraw(ChainDraw):
         if target.plane:
             if columns:
                 return None
-            return draw_points(draw_landscape(target), samples["samples"])
+            return plot_points(plot_landscape(target), samples["samples"])
         states = samples["samples"].view(-1, *self.model.shape)
-        return draw_state_grid(states, target.levels, columns)
+        return plot_state_grid(states, target.levels, columns)
 
 
 class FlowOutputs(CollectedSamples):
@@ -167,12 +167,12 @@ class FlowOutputs(CollectedSamples):
         record_indices = torch.arange(min(num_samples, draw.batch_size))
         paths = draw.simulate(record_indices, fold_seed(self.seed, num_samples), record=True)
         if draw.num_estimation_samples is None:
-            groups = draw.groups(self.indices())
+            groups = draw.resampling_groups(self.indices())
         else:
             recorded = sample_arrays(paths, model.shape)
             arrays = {name: values.cpu() for name, values in recorded.items()}
             num_samples = len(arrays["samples"])
-            groups = draw.groups(torch.arange(num_samples))
+            groups = draw.resampling_groups(torch.arange(num_samples))
 
         # 2. Estimates.
         x = arrays["samples"].flatten(1)

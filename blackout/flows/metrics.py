@@ -32,7 +32,7 @@ METRICS = {
 
 
 def describe_estimates(values: Mapping[str, float]) -> dict[str, Any]:
-    """Return what metrics.json says of estimates besides their values.
+    """Return the entries of metrics.json that describe estimates.
 
     Args:
         values: estimates by name; the exact value of `x` is `x_exact`.

@@ -181,15 +181,15 @@ class ChainSampler(Model):
                 refine=self.validation_refinement,
             )
             log_z = log_mean_exp(paths.log_weights)
-            self.record_data(batch, log_z)
+            self.record_data_metrics(batch, log_z)
         self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
         self.record("val/log_z", log_z.expand(len(indices)))
 
     def chain_seed(self, batch: Mapping[str, Any]) -> int:
         """Return the seed of the chains of a validation or test."""
-        return fold_seed(self.seed, TEST_KEY if is_test(batch) else VALIDATION_KEY)
+        return fold_seed(self.seed, TEST_KEY if is_test_batch(batch) else VALIDATION_KEY)
 
-    def record_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
+    def record_data_metrics(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
         """Record metrics of the data in a batch, if there are data."""
 
     @property
@@ -341,7 +341,7 @@ class AmortisedFlow(FlowSampler):
 
         References: Ou et al. 2025, eq. 38.
         """
-        if is_test(batch):
+        if is_test_batch(batch):
             instances = self.target.test_instances.to(self.device)
         else:
             instances = self.target.validation_instances.to(self.device)
@@ -351,14 +351,14 @@ class AmortisedFlow(FlowSampler):
         target = self.target.instances(index)
         with torch.autocast(self.device.type, enabled=False):
             paths = self.simulation.run(target, self.rates(), chains, self.chain_seed(batch))
-        self.record_paths(paths)
+        self.record_chain_metrics(paths)
         ess = torch.zeros_like(paths.log_weights)
         for instance in index.unique():
             rows = index == instance
             ess[rows] = effective_sample_size(paths.log_weights[rows])
         self.record("val/ess", ess)
 
-    def record_paths(self, paths: Paths) -> None:
+    def record_chain_metrics(self, paths: Paths) -> None:
         """Record further metrics of the chains of a validation."""
 
     def try_once(self) -> None:
@@ -407,7 +407,7 @@ class GraphFlow(AmortisedFlow):
             "simulation.resample_below must be null for graphs",
         )
 
-    def record_paths(self, paths: Paths) -> None:
+    def record_chain_metrics(self, paths: Paths) -> None:
         """Record the mean value of the repaired solutions."""
         target = paths.states.target
         assert isinstance(target, GraphInstances)
@@ -427,7 +427,7 @@ class GraphFlow(AmortisedFlow):
             yield part, solution_arrays(paths, graph)
 
 
-def is_test(batch: Mapping[str, Any]) -> bool:
+def is_test_batch(batch: Mapping[str, Any]) -> bool:
     """Return whether a batch is of test data, rather than of validation data."""
     return batch.get("split") == "test"
 

@@ -27,7 +27,7 @@ CHANGE_PROBABILITY = 0.1  # that a site differs from the centre at t = 0 of a `P
 
 @dataclass
 class States:
-    """States with their log-density; log-ratios are evaluated on demand, once.
+    """A batch of states and their log-densities; log-ratios are evaluated on demand and kept.
 
     Args:
         x: integers [B, d].

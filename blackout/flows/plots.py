@@ -48,7 +48,7 @@ POINT_COLOUR = (251, 146, 60)  # orange
 
 
 @torch.no_grad()
-def draw_landscape(target: Target) -> Image.Image:
+def plot_landscape(target: Target) -> Image.Image:
     """Draw log rho over the plane that states [n, 32] encode; brighter is higher.
 
     References: Ou et al. 2025, fig. 4.
@@ -70,7 +70,7 @@ def draw_landscape(target: Target) -> Image.Image:
     return image.convert("RGB").resize((LANDSCAPE_PIXELS, LANDSCAPE_PIXELS))
 
 
-def draw_points(landscape: Image.Image, states: Tensor) -> Image.Image:
+def plot_points(landscape: Image.Image, states: Tensor) -> Image.Image:
     """Draw the points that states [n, 32] encode over a landscape.
 
     References: Ou et al. 2025, fig. 4.
@@ -85,7 +85,7 @@ def draw_points(landscape: Image.Image, states: Tensor) -> Image.Image:
     return picture
 
 
-def draw_state_grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image:
+def plot_state_grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image:
     """Draw states [B, H, W] or [B, d] in a grid, black at 0 and white at the last level."""
     images = states.cpu()
     if states.ndim != 3:  # vectors as stripes

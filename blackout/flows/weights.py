@@ -49,7 +49,7 @@ def jackknife_error(
     reach the mass: weights cannot show a mode that no chain has found. For means it covers less
     where the values are skewed; `_confidence_interval` corrects that.
 
-    It is at least `least_error`, so that equal weights or values have no error of 0. Otherwise it
+    It is at least `error_floor`, so that equal weights or values have no error of 0. Otherwise it
     is the standard error of the jackknife over independent groups, times the ratio of the
     quantiles of Student's t and the normal distribution, and for log Z a correction for the
     skewness of the groups' sums.
@@ -77,10 +77,10 @@ def jackknife_error(
         variance = deviations.square().mean()
         skewness = float((deviations**3).mean() / variance.pow(1.5).clamp(min=TINY))
         quantile += max(0.0, skewness) * (1 + 2 * quantile**2) / (6 * math.sqrt(num_groups))
-    return max(error * quantile / Z_95, least_error(len(log_weights), values))
+    return max(error * quantile / Z_95, error_floor(len(log_weights), values))
 
 
-def least_error(num_chains: int, values: Tensor | None = None) -> float:
+def error_floor(num_chains: int, values: Tensor | None = None) -> float:
     """Return the smallest error that an estimate from so many chains can have.
 
     A share of 1 - 0.025^(1 / N) of all chains goes unseen among N with a probability of 2.5 %.
@@ -166,8 +166,8 @@ def pareto_shape(log_weights: Tensor) -> float:
         The shape; minus infinity for fewer than 25 weights, or equal ones.
     """
     # 1. Excess of the largest weights over the next one.
-    number = len(log_weights)
-    tail_size = math.ceil(min(number / 5, 3 * math.sqrt(number)))
+    num_weights = len(log_weights)
+    tail_size = math.ceil(min(num_weights / 5, 3 * math.sqrt(num_weights)))
     tail = log_weights.double().cpu().sort().values[-tail_size - 1 :]
     excess = torch.expm1(tail[1:] - tail[0])
     quartile = 0.0
@@ -299,7 +299,7 @@ def _confidence_interval(
 
     Of log Z it is the interval of the mean weight; of a mean that of the jackknife's pseudo-values
     N h - (N - 1) h_-i. Groups are too few for either; their interval is ± 1.96 errors. No end is
-    nearer than 1.96 of `least_error`.
+    nearer than 1.96 of `error_floor`.
 
     References: this project; checked in tests/test_confidence_intervals.py.
 
@@ -321,11 +321,11 @@ def _confidence_interval(
         low, high = (math.log(end) + largest if end > 0 else -math.inf for end in scaled_ends)
     elif groups is None:
         leave_one_out = _leave_one_out(w, None, quantity)[0]
-        # equal pseudo-values have no width here: `least_error` below gives them one
+        # equal pseudo-values have no width here: `error_floor` below gives them one
         pseudo_values = len(w) * estimate - (len(w) - 1) * leave_one_out
         low, high = interval(pseudo_values, bounds=(estimate, estimate))
     if groups is None:
-        min_width = Z_95 * least_error(len(w), quantity)
+        min_width = Z_95 * error_floor(len(w), quantity)
         low = min(low, estimate - min_width)
         high = max(high, estimate + min_width)
     return {f"{name}_ci_low": low, f"{name}_ci_high": high}

@@ -37,7 +37,7 @@ MAX_LABEL_LENGTH = 16  # characters
 MAX_PRECEDENCE_ITEMS = 24  # items in the figure of precedence, those that win most
 
 
-def draw_samples(
+def plot_samples(
     samples: Samples, data: Mapping[str, Any], columns: int | None = None
 ) -> Image.Image | None:
     """Return a picture of samples of a model of permutations; None for items that cannot be shown.
@@ -62,7 +62,7 @@ def draw_samples(
         num_values = data.get("num_tokens", rows.shape[1])
         return _draw_numbers(rows, num_values, columns, names=data.get("labels") or ())
     if items is None:
-        return draw_lists(kind, solution, columns)
+        return plot_lists(kind, solution, columns)
     solved_items = rearrange(items, solution)
     truth = batch.get("target", batch.get("truth"))
     is_wrong: Tensor | None = None
@@ -71,14 +71,14 @@ def draw_samples(
         is_wrong = wrong_positions(solution, truth, batch.get("ties"))
         true_items = rearrange(items, truth)
     if kind != "pieces":
-        return draw_lists(kind, solved_items, columns, is_wrong, true_items)
+        return plot_lists(kind, solved_items, columns, is_wrong, true_items)
     pairs = zip(_draw_tiles(kind, items), _draw_tiles(kind, solved_items, is_wrong), strict=True)
     return arrange_tiles(
         [arrange_tiles(pair, 2, 4, 0, WHITE) for pair in pairs], columns, 6, 3, WHITE
     )
 
 
-def draw_lists(
+def plot_lists(
     kind: str,
     items: Tensor,
     columns: int | None = None,

@@ -199,7 +199,7 @@ def summarise_orders(
         if bool((condition_log_prob == -torch.inf).any()):
             raise UserError(
                 f"condition: none of {orders.shape[1]:,} orders of this model "
-                f"fulfils {condition.text!r}; ask for less"
+                f"fulfils {condition.text!r}; leave out a part of it"
             )
     log_weights = log_weights.log_softmax(-1)
     weights = log_weights.exp().unsqueeze(-1)

@@ -191,10 +191,10 @@ def two_opt(points: Tensor, tours: Tensor) -> Tensor:
         tours = tours.gather(1, torch.where(is_reversed, start + end - position, position))
 
 
-def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
-    """Return the relative gaps of tours made without learning to the shortest tours, float32 [b].
+def heuristic_gaps(points: Tensor) -> dict[str, Tensor]:
+    """Return the relative gaps of heuristic tours to the shortest tours, float32 [b] by name.
 
-    These are polar tours, and the same after 2-opt.
+    The heuristics are polar tours, and the same after 2-opt.
 
     Args:
         points: in the order of their shortest tours, [b, n, 2].

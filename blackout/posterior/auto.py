@@ -35,12 +35,12 @@ from blackout.posterior.split_gibbs import SplitGibbs
 #
 # With 13 steps p(known) of rough counts is off by up to 15 %, with 100 by up to 2 %
 # (benchmarks/results/known_probability.json); up to 16 elements networks are small enough for more.
-SMALL = 16
+MAX_SMALL_ELEMENTS = 16
 INPAINTING_SMALL = Overwrite(particles=64, steps=80)
 INPAINTING = Overwrite(particles=32, steps=12)
 # Few numbers leave weights even, so that particles alone find the posterior. Moves would add the
 # error of their short reverse runs.
-FEW_NUMBERS = SMC(particles=16)
+UNDERDETERMINED = SMC(particles=16)
 # Narrow likelihoods leave particles with a bias, which moves reduce.
 BLACK_BOX = SMC(particles=12, polish=16)
 # Counts for each measured number above which particles are better than sweeps. It was compared on
@@ -122,7 +122,8 @@ class Direct(Method):
     """A reverse run that starts at the measurement; see `conjugate_state`.
 
     Args:
-        steps: of the run, evenly spaced in the logit of survival.
+        steps: above the first positive time, evenly spaced in the logit of survival; a run takes
+            one more, to time 0.
 
     References: this project; checked in tests/verification/posterior_claims.py.
     """
@@ -158,7 +159,7 @@ class Direct(Method):
 
 @dataclass(frozen=True)
 class Auto(SplitGibbs):
-    """The sampler that suits the problem; `_choose` has the questions in their order.
+    """Automatic choice of the posterior sampler; `_choose` lists the criteria in order.
 
     Where sweeps of split Gibbs sampling are chosen, they come near the posterior. Noise-denoise
     moves then reduce the bias of the last level, and can move between distant modes. Only the last
@@ -212,7 +213,7 @@ class Auto(SplitGibbs):
         # 2. Some elements are known exactly: weighted particles.
         num_elements = math.prod(prior.shape)
         if known_mask(prior, problem) is not None:
-            inpainting = INPAINTING_SMALL if num_elements <= SMALL else INPAINTING
+            inpainting = INPAINTING_SMALL if num_elements <= MAX_SMALL_ELEMENTS else INPAINTING
             return inpainting, f"{inpainting.particles} particles"
 
         # 3. Settings of split Gibbs, or kernels that particles cannot share.
@@ -220,9 +221,9 @@ class Auto(SplitGibbs):
             return SplitGibbs.resolve(self, prior, problem), "sgdd, then noise_denoise"
 
         # 4. Many counts for each number measured: particles alone.
-        has_few = has_few_numbers(prior, problem)
-        if has_few and is_known_in_full(prior, problem):
-            return FEW_NUMBERS, f"smc of {FEW_NUMBERS.particles} particles"
+        has_few = is_underdetermined(prior, problem)
+        if has_few and has_explicit_likelihood(prior, problem):
+            return UNDERDETERMINED, f"smc of {UNDERDETERMINED.particles} particles"
 
         # 5. Local likelihoods: sweeps draw elements from their exact conditional distributions.
         if not has_few and isinstance(self.make_likelihood_step(prior, problem), HeatBath):
@@ -232,16 +233,16 @@ class Auto(SplitGibbs):
         return BLACK_BOX, f"smc of {BLACK_BOX.particles} particles, then noise_denoise"
 
 
-def has_few_numbers(prior: Prior, problem: Problem) -> bool:
-    """Return whether counts are more than four times as many as the numbers measured of them."""
+def is_underdetermined(prior: Prior, problem: Problem) -> bool:
+    """Return whether the counts are more than four times as many as the measured numbers."""
     if not isinstance(prior.process, PureDeath) or not isinstance(problem, InverseProblem):
         return False
     num_measured = math.prod(problem.operator.measurement_shape(prior.shape))
     return math.prod(prior.shape) > MAX_COUNTS_PER_MEASUREMENT * num_measured
 
 
-def is_known_in_full(prior: Prior, problem: Problem) -> bool:
-    """Return whether a likelihood is no black box and has no unknown parameter."""
+def has_explicit_likelihood(prior: Prior, problem: Problem) -> bool:
+    """Return whether the likelihood is neither a black box nor has an unknown parameter."""
     if not isinstance(problem, InverseProblem) or isinstance(problem, BlindProblem):
         return False
     return problem.incidence(prior.shape) is not None

@@ -28,15 +28,16 @@ class Coupling:
 
     Args:
         process: forward process.
-        mismatch: factor of K_t off its diagonal. 1 is right. N - 1 is the published potential of
-            the uniform process, whose two conditionals do not belong to one joint distribution.
+        mismatch_factor: factor of K_t off its diagonal. 1 is right. N - 1 is the published
+            potential of the uniform process, whose two conditionals do not belong to one joint
+            distribution.
         rescaled: whether states of pure death, which are darker than data, are read as e^t z.
 
     References: Chu et al. 2025, eq. 7 and 10.
     """
 
     process: Process
-    mismatch: float = 1.0
+    mismatch_factor: float = 1.0
     rescaled: bool = True
 
     def draw(self, x: Tensor, t: float, source: RandomSource = None) -> Tensor:
@@ -58,9 +59,9 @@ class Coupling:
         levels = torch.arange(self.process.max_count + 1, device=device)
         time = torch.tensor(t, dtype=torch.float64, device=device)
         table = self.process.pmf(levels, time).log()
-        if self.mismatch != 1.0:
+        if self.mismatch_factor != 1.0:
             off_diagonal = ~torch.eye(*table.shape, dtype=torch.bool, device=device)
-            table = table + off_diagonal * math.log(self.mismatch)
+            table = table + off_diagonal * math.log(self.mismatch_factor)
         return table
 
     def relax(self, problem: Problem, shape: tuple[int, ...], t: float) -> RelaxedLikelihood:

@@ -240,7 +240,7 @@ def discrepancies(residuals: Tensor) -> Tensor:
 def posterior_predictive_p_value(
     noise: Noise, y: Tensor, m: Tensor, mask: Tensor | None, seed: int
 ) -> float:
-    """Return how often measurements simulated from the samples are as far from them as y is.
+    """Return the posterior predictive p-value of a measurement, the smallest of ten.
 
     For samples of the true posterior the p-value of each sample is uniform, because y and the
     sample are a draw from their joint distribution. Two numbers are computed for each of the five
@@ -326,7 +326,7 @@ def rank_discrepancies(y: Tensor, simulated: Tensor) -> Tensor:
 
 
 def prior_predictive_p_value(observed: Tensor, simulated: Tensor, num_values: int) -> float:
-    """Return how often measurements of draws of the model are as unusual as a measurement.
+    """Return the share of simulated measurements that are as unusual as the observed one.
 
     Twice the smaller of two p-values: of all discrepancies together, and of the one with the mean.
     Discrepancies are not normal, the less so the fewer values y has; the degrees of freedom are
@@ -355,8 +355,8 @@ def prior_predictive_p_value(observed: Tensor, simulated: Tensor, num_values: in
     t_square = float(difference @ torch.linalg.pinv(covariance) @ difference)
     f_together = t_square * (num_draws - num_varying) / (num_varying * (num_draws - 1))
     f_with_mean = float(difference[1] ** 2 / covariance[1, 1])
-    freedom = min(num_draws - num_varying, num_values, MAX_DEGREES_OF_FREEDOM)
-    p_values = stats.f.sf([f_together, f_with_mean], [num_varying, 1], freedom)
+    degrees_of_freedom = min(num_draws - num_varying, num_values, MAX_DEGREES_OF_FREEDOM)
+    p_values = stats.f.sf([f_together, f_with_mean], [num_varying, 1], degrees_of_freedom)
     return min(1.0, 2 * float(p_values.min()))
 
 
@@ -441,7 +441,7 @@ def projection_weights(num_elements: int) -> Tensor:
 def rank_statistics(
     x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Return the statistics of which ranks are taken, [...] each.
+    """Return the statistics for simulation-based calibration, [...] each.
 
     They are the total count, the total of hidden elements, the log-likelihood, and 16 fixed random
     projections.

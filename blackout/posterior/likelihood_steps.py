@@ -40,7 +40,7 @@ LOG_ZERO_LIKELIHOOD = -1e14  # in place of log L
 
 
 class StepInfo(NamedTuple):
-    """What a likelihood step did, besides the new states.
+    """Diagnostics of a likelihood step.
 
     Attributes:
         acceptance: acceptance rate of every row, float64 [n]; 1 without proposals.

@@ -106,16 +106,16 @@ def compute_checks(samples: GatheredSamples) -> dict[str, Tensor]:
 
 def _check_chains(samples: GatheredSamples, checks: dict[str, Tensor]) -> None:
     """Add the largest R-hat and the smallest effective sizes of every measurement to `checks`."""
-    late = late_statistics(samples).double().numpy()
+    second_half = second_half_statistics(samples).double().numpy()
     for m, rows in enumerate(samples.rows):
-        statistics = [late[rows.numpy(), :, number] for number in range(late.shape[2])]
+        statistics = [second_half[rows.numpy(), :, k] for k in range(second_half.shape[2])]
         checks["r_hat"][m] = max(map(diagnostics.r_hat, statistics))
         checks["ess_bulk"][m] = min(map(diagnostics.ess_bulk, statistics))
         checks["ess_tail"][m] = min(map(diagnostics.ess_tail, statistics))
-    checks["r_hat_limit"] = _r_hat_limits(samples, late.shape[1])
+    checks["r_hat_limit"] = _r_hat_limits(samples, second_half.shape[1])
 
 
-def late_statistics(samples: GatheredSamples) -> Tensor:
+def second_half_statistics(samples: GatheredSamples) -> Tensor:
     """Return the compared statistics of the second half of the sweeps, [n, sweeps, S]."""
     chains = samples.arrays["chains"][..., COMPARED_COLUMNS]
     return chains[:, chains.shape[1] // 2 :]
@@ -241,7 +241,7 @@ def _discrepancies_given_data(
 
 
 def worst_checks(checks: dict[str, Tensor]) -> dict[str, float]:
-    """Return the checks of the worst measurement, those that are known."""
+    """Return the worst value of every check over measurements, without those that are all NaN."""
     worst = {"r_hat": _largest(checks["r_hat"])}
     for name in ("ess_bulk", "ess_tail", "posterior_predictive_p", "prior_predictive_p"):
         worst[name] = _smallest(checks[name])

@@ -96,7 +96,7 @@ class Measurements:
         return self.make_problem(self.operator, self.noise, y)
 
     def example(self) -> InverseProblem:
-        """Return a problem of this kind with one measurement, without simulating any."""
+        """Return the problem with one placeholder measurement, to check settings with."""
         y = torch.zeros((1, *self.operator.measurement_shape(self.shape)), dtype=torch.float64)
         if self.y is not None:
             y = self.y[:1]

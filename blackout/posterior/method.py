@@ -56,7 +56,7 @@ class PosteriorSamples:
 
 @dataclass
 class Run:
-    """One run of a method: its inputs, and the trace it leaves.
+    """One run of a posterior sampler: its inputs, and the trace it leaves.
 
     Args:
         prior: p(x), which counts its network evaluations.

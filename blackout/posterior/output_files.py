@@ -15,7 +15,7 @@ from blackout.posterior import diagnostics
 from blackout.posterior.blind import BlindProblem
 from blackout.posterior.diagnostics import QUANTILE_PROBABILITIES
 from blackout.posterior.gathered_samples import COST_COLUMNS, GatheredSamples, standard_deviation
-from blackout.posterior.measurement_checks import late_statistics
+from blackout.posterior.measurement_checks import second_half_statistics
 
 MAX_TABLE_ROWS = 100_000  # rows of posterior.csv
 
@@ -107,7 +107,7 @@ def write_inference_data(samples: GatheredSamples, path: Path) -> None:
     sample_stats: dict[str, np.ndarray] = {}
     if samples.draw.method.is_markov_chain:
         # [chain, draw, measurement, statistic]
-        late = to_draws(late_statistics(samples)).swapaxes(1, 2)
+        late = to_draws(second_half_statistics(samples)).swapaxes(1, 2)
         sample_stats = {
             "lp": late[..., 0],
             "total": late[..., 1],

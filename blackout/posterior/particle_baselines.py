@@ -43,7 +43,7 @@ def select_problem(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Pr
 
 
 class Resampling(NamedTuple):
-    """What happens to the particles of each sample after a step.
+    """Particles of each sample after resampling.
 
     Attributes:
         ancestors: particle that each one continues from, int64 [n, M].

@@ -70,7 +70,7 @@ class Prior:
         object.__setattr__(self, "denoiser", CountingDenoiser(self.denoiser))
 
     def with_kernel(self, kernel: Kernel) -> Prior:
-        """Return a prior with another kernel; this one counts its network evaluations, too."""
+        """Return a prior with another kernel, whose network evaluations this prior counts, too."""
         return replace(self, kernel=kernel)
 
     @property

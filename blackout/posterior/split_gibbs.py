@@ -266,10 +266,10 @@ class SplitGibbs(Method):
 
         References: Chu et al. 2025, eq. 10.
         """
-        mismatch = 1.0
+        mismatch_factor = 1.0
         if self.published and isinstance(prior.process, Uniform):
-            mismatch = float(prior.process.max_count)
-        return Coupling(prior.process, mismatch, rescaled=not self.published)
+            mismatch_factor = float(prior.process.max_count)
+        return Coupling(prior.process, mismatch_factor, rescaled=not self.published)
 
 
 def find_possible_state(
@@ -308,6 +308,6 @@ def find_possible_state(
     ensure(
         not bool(impossible.all()),
         "no state of positive likelihood was found near the start; check the operator, the noise "
-        "and the units of y, or start elsewhere (posterior.start)",
+        "and the units of y, or change posterior.start (data or prior)",
     )
     return z

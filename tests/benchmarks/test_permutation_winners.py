@@ -27,7 +27,7 @@ def test_tours_go_to_the_nearest_city_left():
 
 
 def test_two_opt_from_every_city_finds_nearly_all_shortest_tours():
-    points = tsp(cities=8, held_out=100).batch("test", torch.arange(100))["items"]
+    points = tsp(cities=8, num_test=100).batch("test", torch.arange(100))["items"]
     gaps = best_two_opt(points) / tour_length(points) - 1
     assert float(gaps.min()) > -1e-5 and float((gaps < 1e-5).double().mean()) > 0.95
 

@@ -18,7 +18,7 @@ SMALL = (
     "network.depth=1",
     "network.heads=2",
     "batch_size=8",
-    "dataset.held_out=12",
+    "dataset.num_test=12",
     "trainer.val_check_interval=4",
     "trainer.accelerator=cpu",
     "trainer.devices=1",
@@ -102,7 +102,7 @@ def test_sample_k_alone_is_the_same_and_puzzles_are_scored(run, trained, tmp_pat
 def test_your_own_puzzles_are_solved(run, trained, tmp_path):
     batch = jigsaw_digits().batch("test", torch.arange(5))
     rows = torch.arange(5).unsqueeze(1)
-    np.savez(tmp_path / "mine.npz", items=batch["items"][rows, batch["given"]].numpy())
+    np.savez(tmp_path / "mine.npz", items=batch["items"][rows, batch["puzzle_order"]].numpy())
     options = [f"ckpt={trained}", "device=cpu", f"out={tmp_path / 'out'}"]
     solved = run(
         "sample", *options, f"input={tmp_path / 'mine.npz'}", "decoder=beam", "decoder.width=5"
@@ -258,7 +258,7 @@ def test_wrong_command_lines_are_refused(run, tmp_path, name):
 
 @pytest.mark.deep
 def test_baselines_report_like_models(run, tmp_path):
-    common = [*SMALL, "dataset.held_out=70", f"runs_dir={tmp_path}", "trainer.max_steps=2"]
+    common = [*SMALL, "dataset.num_test=70", f"runs_dir={tmp_path}", "trainer.max_steps=2"]
     assert (
         run(
             "train",

@@ -19,9 +19,9 @@ from blackout.flows.simulation import Paths, Resampling
 from blackout.flows.targets import Ising, Potts, Target, enumerate_states, exact_values
 from blackout.flows.weights import (
     effective_sample_size,
+    error_floor,
     estimate_target,
     jackknife_error,
-    least_error,
     log_mean_exp,
     pareto_shape,
     potential_scale_reduction,
@@ -229,7 +229,7 @@ def test_an_annealing_with_few_effective_samples_flags_no_estimate_above_it() ->
     flags = check_estimates(target, x, weights, values, 5)
     gap = 93.6103 - values["log_z_annealed"]
     assert gap > 3 * values["log_z_annealed_error"]  # the weights of such annealings are skewed
-    assert not flags and values["log_z_error"] == pytest.approx(least_error(128))
+    assert not flags and values["log_z_error"] == pytest.approx(error_floor(128))
 
 
 def test_equal_weights_and_values_have_an_error() -> None:
@@ -246,7 +246,7 @@ def test_equal_weights_and_values_have_an_error() -> None:
         assert values["log_z_ci_low"] < 3 - 0.03 and values["log_z_ci_high"] > 3 + 0.03
         assert 1.96 * values["mean_energy_error"] == pytest.approx(2.5 * (1 - 0.025**0.01))
         assert values["mean_energy_ci_low"] < 2.45 and values["mean_energy_ci_high"] > 2.55
-    assert least_error(100, torch.arange(100.0)) == 0
+    assert error_floor(100, torch.arange(100.0)) == 0
 
 
 def test_contradictions_with_exact_values_are_flagged() -> None:

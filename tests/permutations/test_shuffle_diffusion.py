@@ -407,7 +407,7 @@ def test_pointer_distributions_are_normalised_and_sampled_exactly(n):
 @pytest.mark.parametrize("reverse", [ReverseGPL(), ReversePL()])
 def test_calibration_makes_an_overconfident_network_uniform(reverse):
     """Scores shrink, to zero if nothing can be predicted."""
-    source = one_permutation(3, held_out=40)
+    source = one_permutation(3, num_test=40)
     source._lists["test"] = torch.rand(40, 3).argsort(1)  # random orders, which cannot be predicted
     model = ShuffleDiffusion(
         network(3, reverse),

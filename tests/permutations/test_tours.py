@@ -13,8 +13,8 @@ from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import rearrange, tour_length
 from blackout.permutations.tours import (
     counter_clockwise,
-    gaps_without_learning,
     held_karp,
+    heuristic_gaps,
     integer_programme,
     polar_tours,
     shortest_tours,
@@ -37,7 +37,7 @@ def test_exact_solvers_find_the_shortest_tours():
 
 
 def test_tour_baselines_have_their_known_gaps():
-    points = tsp(10, held_out=300).batch("test", torch.arange(300))["items"]
+    points = tsp(10, num_test=300).batch("test", torch.arange(300))["items"]
     polar = polar_tours(points)
     improved = two_opt(points, polar)
     assert is_permutation(improved).all() and (improved[:, 0] == 0).all()
@@ -46,7 +46,7 @@ def test_tour_baselines_have_their_known_gaps():
     assert (
         tour_length(rearrange(points, improved)) <= tour_length(rearrange(points, polar)) + 1e-6
     ).all()
-    gaps = {name: float(values.mean()) for name, values in gaps_without_learning(points).items()}
+    gaps = {name: float(values.mean()) for name, values in heuristic_gaps(points).items()}
     assert gaps["gap_of_polar_tour"] == pytest.approx(0.0355, abs=0.006)
     assert 0 <= gaps["gap_of_polar_tour_with_two_opt"] < 0.006
     square = torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])

@@ -30,11 +30,11 @@ SMALL = (
     "callbacks.samples=null",
 )
 FAMILIES = {
-    "jigsaw_digits": ("family=shuffle", "loss=label_free", "dataset.held_out=20"),
+    "jigsaw_digits": ("family=shuffle", "loss=label_free", "dataset.num_test=20"),
     "cycles": (
         "family=codes",
         "dataset.length=5",
-        "dataset.share=0.5",
+        "dataset.train_share=0.5",
         "trainer.limit_val_batches=2",
         "callbacks.scores=null",
     ),

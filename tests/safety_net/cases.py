@@ -99,7 +99,6 @@ CHEAP_ARGUMENTS = {
     "number": 8,
     "num_training": 8,
     "num_test": 4,
-    "held_out": 4,
     "chains": 8,
 }
 

@@ -85,8 +85,8 @@ IN_MEMORY = {
         partial(Ising, size=2),
         {"network": partial(LESite, channels=4), "rollout": ROLLOUT},
     ),
-    "shuffle": lambda: (jigsaw_digits(held_out=4), {}),
-    "codes": lambda: (jigsaw_digits(held_out=4), {}),
+    "shuffle": lambda: (jigsaw_digits(num_test=4), {}),
+    "codes": lambda: (jigsaw_digits(num_test=4), {}),
 }
 ROLLOUT = partial(Rollout, num_times=3, chains=8, group_size=8)
 
@@ -218,7 +218,7 @@ def test_validation_data_of_an_array_have_the_requested_size():
     with pytest.raises(UserError, match="validation and labels are for an array"):
         make_model(CountData.from_array(COUNTS), validation=0.1)
     with pytest.raises(UserError, match="these data have validation data of their own"):
-        from_data(jigsaw_digits(held_out=4), family="shuffle", validation=0.1)
+        from_data(jigsaw_digits(num_test=4), family="shuffle", validation=0.1)
 
 
 def test_a_mean_over_held_out_samples_has_its_standard_error():

@@ -206,7 +206,7 @@ class EnergySampler(ChainSampler):
         """Moves of the rollouts, which leave weights exact and raise the ESS."""
         return None if self.rollout is None else self.rollout.refine
 
-    def record_data(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
+    def record_data_metrics(self, batch: Mapping[str, Any], log_z: Tensor) -> None:
         """Record the NLL of held-out data, E(x) + log Z, [b].
 
         log Z is exact where `negative` enumerates all states. Elsewhere it is the estimate of the

@@ -232,7 +232,8 @@ def score_couplings(energy: PairEnergy, source: Source) -> dict[str, float]:
         reference = true_pair.cpu().double() / 2
         refuse(
             reference.shape != learned.shape,
-            f"the data are of a target of {len(reference)} sites, the energy has {len(learned)}",
+            f"dataset: its target has {len(reference)} sites, but the energy has {len(learned)}; "
+            "they must be the same number",
         )
         values["neg_log_rmse"] = _neg_log_rmse(learned, reference)
         zeros = torch.zeros_like(learned)

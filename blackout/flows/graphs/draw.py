@@ -142,7 +142,7 @@ class GraphDraw(ChainDraw):
         """Draw the first graphs with their best solutions; None for intermediate states."""
         if "graph" not in samples:
             return None
-        return draw_graphs(self.target.graph, self.target.problem, samples, self.target.sign)
+        return plot_graphs(self.target.graph, self.target.problem, samples, self.target.sign)
 
 
 class GraphOutputs(CollectedSamples):
@@ -180,7 +180,7 @@ class GraphOutputs(CollectedSamples):
         if draw.oracle is not None:
             oracle = solve_exactly(draw.oracle, base, base_graphs, ORACLE_SECONDS)
             pairs = zip(problems, oracle, strict=True)
-            optima = [problem.solution(solution) for problem, solution in pairs]
+            optima = [problem.from_base_solution(solution) for problem, solution in pairs]
         seconds_per_graph = draw.seconds / max(1, len(problems))
         greedy_solutions = []
         for graph in base_graphs:
@@ -250,7 +250,7 @@ def collect_references(
     means: Mapping[str, float],
     baselines: Sequence[str],
 ) -> dict[str, dict[str, float]]:
-    """Return what is shown next to values and drops: the optimum and the baselines."""
+    """Return the references of values and drops: the optimum and the baselines."""
     references: dict[str, dict[str, float]] = {}
     for statistic in ("mean", "best"):
         baseline_values = {name: means[f"{name}_value"] for name in baselines}
@@ -422,7 +422,7 @@ def graph_layout(graph: Graph) -> NDArray[np.float64]:
     return np.array([*nx.spring_layout(network, seed=0).values()])
 
 
-def draw_graphs(
+def plot_graphs(
     get_graph: Callable[[int], Graph],
     problem: str,
     samples: Samples,
@@ -459,7 +459,7 @@ def draw_graphs(
         best = rows[(sign * values[rows]).argmax()]
         graph = get_graph(index)
         solution = samples["solutions"][best].cpu().numpy()[: graph.num_nodes]
-        _draw_graph(axes, graph, solution, is_cut=problem == "maxcut")
+        _plot_graph(axes, graph, solution, is_cut=problem == "maxcut")
         axes.set_title(f"graph {graph.name}: {float(values[best]):.12g}", fontsize=9)
     for axes in figure.axes:
         axes.axis("off")
@@ -468,7 +468,7 @@ def draw_graphs(
     return Image.open(buffer).convert("RGB")
 
 
-def _draw_graph(axes: Any, graph: Graph, solution: Any, *, is_cut: bool) -> None:
+def _plot_graph(axes: Any, graph: Graph, solution: Any, *, is_cut: bool) -> None:
     """Draw a graph with a solution, uint8 [n]."""
     positions = graph_layout(graph)
     for i, j in graph.edges:

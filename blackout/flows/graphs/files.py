@@ -81,9 +81,10 @@ def _list_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         return []
-    files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
-    readable = [file for file in files if file.suffix.lower() in READERS]
-    skipped = [file.name for file in files if file not in readable]
+    files = [file for file in sorted(path.iterdir()) if file.is_file()]
+    visible = [file for file in files if not file.name.startswith(".")]
+    readable = [file for file in visible if file.suffix.lower() in READERS]
+    skipped = [file.name for file in visible if file not in readable]
     if skipped:
         listed = ", ".join(skipped[:NUM_LISTED_FILES])
         print(
@@ -385,7 +386,11 @@ def _read_json(file: Path) -> Graph:
         labels = [str(label) for label in model["variable_labels"]]
         sizes = (model["num_variables"], model["num_interactions"])
         if sizes != (len(labels), len(pairs)) or sizes != (len(linear), len(quadratic)):
-            raise UserError("num_variables and num_interactions differ from its lists")
+            raise UserError(
+                f"num_variables and num_interactions are {list(sizes)}, but its lists have "
+                f"{len(labels)} labels, {len(linear)} linear, {len(quadratic)} quadratic biases, "
+                f"and {len(pairs)} pairs"
+            )
         if not all(type(k) is int and 0 <= k < len(labels) for pair in pairs for k in pair):
             raise UserError("an interaction is not between its variables")
         offset = float(model["offset"])
@@ -476,7 +481,8 @@ def _read_metis(file: Path) -> Graph:
         num_neighbour_words = len(words) - num_node_words
         refuse(
             num_neighbour_words < 0 or num_neighbour_words % words_per_neighbour,
-            f"line {line}: a weight is missing",
+            f"line {line}: has {len(words)} numbers; it must have {num_node_words} node weights, "
+            f"and {words_per_neighbour} numbers for every neighbour",
         )
         node_weights += [_parse_number(word, line) for word in words[:num_node_words]]
         for k in range(num_node_words, len(words), words_per_neighbour):

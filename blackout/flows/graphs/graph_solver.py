@@ -19,7 +19,7 @@ from blackout.files import save_arrays, write_json, write_table
 from blackout.flows.graphs.draw import (
     collect_references,
     describe_values,
-    draw_graphs,
+    plot_graphs,
     write_solution_table,
 )
 from blackout.flows.graphs.files import read_graphs
@@ -110,7 +110,9 @@ class GraphSolver:
         best_rows: list[int] = []
         for problem, solution in zip(problems, solutions, strict=True):
             states.append(problem.decode(solution.x))
-            values.append(problem.value(objective_value(base, problem.base_graph, solution.x)))
+            values.append(
+                problem.from_base_value(objective_value(base, problem.base_graph, solution.x))
+            )
             best_rows.append(int((sign * values[-1]).argmax()))
         best = [x[row] for x, row in zip(states, best_rows, strict=True)]
         best_values = [value[row] for value, row in zip(values, best_rows, strict=True)]
@@ -124,7 +126,7 @@ class GraphSolver:
             graphs = [problem.base_graph for problem in problems]
             oracle = solve_exactly(self.oracle, base, graphs, self.seconds)
             pairs = zip(problems, oracle, strict=True)
-            optima = [problem.solution(optimum) for problem, optimum in pairs]
+            optima = [problem.from_base_solution(optimum) for problem, optimum in pairs]
 
         # 3. Write tables, arrays and a picture.
         seconds = [solution.seconds for solution in solutions]
@@ -169,7 +171,7 @@ class GraphSolver:
             "graph": torch.arange(len(best)),
         }
         get_graph = {k: problem.graph for k, problem in enumerate(problems)}.__getitem__
-        picture = draw_graphs(get_graph, problems[0].name, samples, sign)
+        picture = plot_graphs(get_graph, problems[0].name, samples, sign)
         save_picture(picture, folder / "graphs.png")
         return GraphResult(means, proved, len(best))
 

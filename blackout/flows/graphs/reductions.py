@@ -57,17 +57,17 @@ class Problem(NamedTuple):
     sign: int = 1
     offset: float = 0.0
 
-    def value(self, base_value: Any) -> Any:
-        """Return the problem's value of that of the base problem, a number or an array."""
+    def from_base_value(self, base_value: Any) -> Any:
+        """Return the problem's value from that of the base problem, a number or an array."""
         return self.offset + self.sign * base_value
 
-    def solution(self, base_solution: Solution) -> Solution:
-        """Return a solution of the base problem with the problem's value."""
-        return replace(base_solution, value=self.value(base_solution.value))
+    def from_base_solution(self, base_solution: Solution) -> Solution:
+        """Return the solution of the base problem as one of the problem, with its value."""
+        return replace(base_solution, value=self.from_base_value(base_solution.value))
 
     def best_value(self, x: Array) -> float:
         """Return the best value of solutions of the base problem, uint8 [k, n']."""
-        return float(self.value(objective_value(self.base, self.base_graph, x).max()))
+        return float(self.from_base_value(objective_value(self.base, self.base_graph, x).max()))
 
 
 def reduce_problem(
@@ -95,7 +95,7 @@ def reduce_problem(
 
     Example:
         >>> path = Graph("path", 3, np.array([[0, 1], [1, 2]]))
-        >>> reduce_problem("vertex_cover", path).value(2)
+        >>> reduce_problem("vertex_cover", path).from_base_value(2)
         1.0
     """
     refuse(

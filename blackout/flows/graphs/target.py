@@ -240,7 +240,7 @@ class GraphTarget(Target):
         return GraphInstances(self, batch, colours, self.num_nodes[graph], units)
 
     def context(self) -> tuple[Any, ...]:
-        """Return the first graph."""
+        """Return the network arguments of the first graph, as an example."""
         first = torch.zeros(1, dtype=torch.int64, device=self.num_nodes.device)
         return self.instances(first).context()
 

@@ -221,7 +221,7 @@ def data_from_puzzles(puzzles: Puzzles) -> PermutationData:
         items are equal.
         """
         lists = puzzles.batch(split, index)
-        puzzle_order = lists["given"]
+        puzzle_order = lists["puzzle_order"]
         return {
             "x": inverse(puzzle_order),
             "items": rearrange(lists["items"], puzzle_order),
@@ -242,12 +242,12 @@ def data_from_puzzles(puzzles: Puzzles) -> PermutationData:
         return {name: values.double() for name, values in scores.items()}
 
     validation: dict[str, Tensor] | None = None
-    if puzzles.validation:
-        validation = batch("val", torch.arange(puzzles.validation))
+    if puzzles.num_validation:
+        validation = batch("val", torch.arange(puzzles.num_validation))
     return PermutationData(
         puzzles.name,
         partial(batch, "train"),
-        batch("test", torch.arange(puzzles.held_out)),
+        batch("test", torch.arange(puzzles.num_test)),
         kind=puzzles.kind,
         puzzles=puzzles,
         sample_scores=sample_scores,

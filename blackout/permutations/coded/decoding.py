@@ -30,7 +30,7 @@ Order = Literal["random", "left_to_right", "confidence"]
 
 @dataclass(frozen=True)
 class Passes:
-    """How the digits of samples are drawn.
+    """Settings of sampling digits: number of passes, order, greedy or not.
 
     Args:
         passes: network evaluations, 1..n; None for n, as in training.

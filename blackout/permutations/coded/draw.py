@@ -206,7 +206,7 @@ class CodeDraw(Draw):
                 }
         raise UserError(
             f"condition: fewer than 1 in {MAX_ATTEMPTS:,} draws fulfil {self.requirement.text!r}; "
-            "ask for less"
+            "leave out a part of it"
         )
 
     def _exact_distribution(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
@@ -238,9 +238,9 @@ class CodeDraw(Draw):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Return a picture of permutations and rankings as numbers, or of puzzles."""
         # imported here, because loading a model does not need Pillow
-        from blackout.permutations.plots import draw_samples
+        from blackout.permutations.plots import plot_samples
 
-        return draw_samples(samples, self.model.config.get("data", {}), columns)
+        return plot_samples(samples, self.model.config.get("data", {}), columns)
 
 
 def build_draw(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:

@@ -151,7 +151,8 @@ class CodeFamily(ComponentFamily):
         n = description["data"]["num_items"]
         refuse(
             parts["code"] not in CODES or not 2 <= n <= MAX_ITEMS,
-            f"there is no code {parts['code']!r} of {n} items",
+            f"code: {parts['code']!r} of {n} items is not supported; a code is one of "
+            f"{', '.join(CODES)}, of 2 to {MAX_ITEMS:,} items",
         )
         network = instantiate(parts["network"], "network")
         refuse(

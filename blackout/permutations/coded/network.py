@@ -60,8 +60,8 @@ class CodeTransformer(nn.Module):
         super().__init__()
         if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(
-                f"width {width} must be a positive multiple of heads {heads}, "
-                f"and depth {depth} positive"
+                f"num_items={num_items}, depth={depth}, and heads={heads} must be at least 1, and "
+                f"width={width} a multiple of heads"
             )
         self.num_items = num_items
         self.causal = causal

@@ -42,7 +42,9 @@ class CodeScorer:
             UserError: another kind of data, or an empty split.
         """
         if not isinstance(source, PermutationData):
-            raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
+            raise UserError(
+                f"metrics=permutations needs a dataset of permutations, and {source.name} is none"
+            )
         refuse(
             not source.size(split),
             f"metrics: {source.name} has no {split} data to compare samples with",
@@ -75,7 +77,7 @@ class CodeScorer:
         x = arrays.pop("permutation", None)
         if x is None or x.dtype.kind not in "iu" or x.ndim != 2 or x.shape[1] != source.length:
             raise UserError(
-                f"{path}: integers [N, {source.length}], the array `permutation`, are needed"
+                f"{path}: must have an array `permutation` of integers [N, {source.length}]"
             )
         columns = {name: torch.from_numpy(values) for name, values in arrays.items()}
         return {"samples": torch.from_numpy(x.astype(np.int64)), **columns}

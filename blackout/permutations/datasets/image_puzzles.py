@@ -36,12 +36,12 @@ class ImagePuzzles(Puzzles):
         name: see `Puzzles`.
         images: training puzzles draw from the training images.
         items: what is cut from the images.
-        held_out: see `Puzzles`.
+        num_test: see `Puzzles`.
         seed: see `Puzzles`.
     """
 
     def __init__(
-        self, name: str, images: CountData, items: ImageItems, held_out: int, seed: int
+        self, name: str, images: CountData, items: ImageItems, num_test: int, seed: int
     ) -> None:
         self._images = images
         scale = images.max_count
@@ -55,11 +55,11 @@ class ImagePuzzles(Puzzles):
             kind=items.kind,
             num_items=items.number,
             item_shape=items.shape,
-            held_out=held_out,
+            num_test=num_test,
             seed=seed,
             facts=facts,
             scale=float(scale),
-            validation=held_out if images.size("val") else 0,
+            num_validation=num_test if images.size("val") else 0,
         )
 
     def _data_hash(self, split: Split) -> str:

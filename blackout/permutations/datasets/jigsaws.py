@@ -15,7 +15,7 @@ from blackout.data.images import StrPath
 from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import ensure
 from blackout.permutations.datasets.image_puzzles import ImageItems, ImagePuzzles
-from blackout.permutations.datasets.puzzles import draw_integers, first_equal
+from blackout.permutations.datasets.puzzles import draw_integers, first_equal_index
 from blackout.protocols import Split
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
@@ -32,7 +32,7 @@ class Jigsaws(ImagePuzzles):
     Args:
         images: with a test split.
         pieces: per side.
-        held_out: number of validation and of test puzzles, from the images of these splits in turn.
+        num_test: number of validation and of test puzzles, from the images of these splits in turn.
         noise: standard deviation of Gaussian noise, which is fixed for each image.
         seed: of everything random.
 
@@ -43,7 +43,7 @@ class Jigsaws(ImagePuzzles):
     """
 
     def __init__(
-        self, images: CountData, pieces: int, held_out: int, noise: float = 0.0, seed: int = 0
+        self, images: CountData, pieces: int, num_test: int, noise: float = 0.0, seed: int = 0
     ) -> None:
         channels, height, width = images.shape
         name = f"jigsaw_{images.name}"
@@ -56,7 +56,7 @@ class Jigsaws(ImagePuzzles):
         shape = (channels, height // pieces, width // pieces)
         encoder = {"_target_": "blackout.networks.PieceEncoder"}
         items = ImageItems("pieces", pieces**2, shape, encoder)
-        super().__init__(name, images, items, held_out, seed)
+        super().__init__(name, images, items, num_test, seed)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return the pieces [b, n, C, h, w] of the puzzles, and ties."""
@@ -75,7 +75,7 @@ class Jigsaws(ImagePuzzles):
             u = noise_streams.next_draw().uniform((len(image_index), *images.shape[1:]))
             normal = torch.special.ndtri(u.clamp_(MIN_UNIFORM, 1 - MIN_UNIFORM)).float()
             items = items + self._noise * self._cut_pieces(normal)
-        return {"items": items, "ties": first_equal(counts)}
+        return {"items": items, "ties": first_equal_index(counts)}
 
     def _cut_pieces(self, images: Tensor) -> Tensor:
         """Cut images [b, C, H, W] into pieces [b, pieces^2, C, h, w], row by row."""
@@ -88,7 +88,7 @@ class Jigsaws(ImagePuzzles):
 @component("dataset")
 def jigsaw_digits(
     pieces: int = 2,
-    held_out: int = 1000,
+    num_test: int = 1000,
     holdout: float = 0.2,
     seed: int = 0,
     validation: float = 0.1,
@@ -97,7 +97,7 @@ def jigsaw_digits(
 
     Args:
         pieces: per side, 2 to 8.
-        held_out: number of validation and of test puzzles.
+        num_test: number of validation and of test puzzles.
         holdout: share of the images for test puzzles.
         seed: of the puzzles.
         validation: share or number of the images for validation puzzles; 0 for none.
@@ -105,14 +105,14 @@ def jigsaw_digits(
     Raises:
         ValueError: values out of range.
     """
-    return Jigsaws(digit_images(holdout, validation=validation), pieces, held_out, seed=seed)
+    return Jigsaws(digit_images(holdout, validation=validation), pieces, num_test, seed=seed)
 
 
 @component("dataset")
 def jigsaw_mnist(
     pieces: int = 3,
     noise: float = 0.01,
-    held_out: int = 1000,
+    num_test: int = 1000,
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
@@ -123,7 +123,7 @@ def jigsaw_mnist(
     Args:
         pieces: per side, 2 to 28.
         noise: standard deviation, of pixels in [0, 1], drawn once for every image.
-        held_out: number of validation and of test puzzles.
+        num_test: number of validation and of test puzzles.
         seed: of noise and puzzles.
         data_dir: as for `blackout.data.mnist`.
         download: as for `blackout.data.mnist`.
@@ -136,13 +136,13 @@ def jigsaw_mnist(
     References: Zhang et al. 2025, section 4.2.
     """
     images = mnist(data_dir, download=download, validation=validation)
-    return Jigsaws(images, pieces, held_out, noise, seed)
+    return Jigsaws(images, pieces, num_test, noise, seed)
 
 
 @component("dataset")
 def jigsaw_cifar10(
     pieces: int = 3,
-    held_out: int = 1000,
+    num_test: int = 1000,
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
@@ -152,4 +152,4 @@ def jigsaw_cifar10(
 
     References: Zhang et al. 2025, section 4.2.
     """
-    return Jigsaws(cifar10(data_dir, download, validation), pieces, held_out, seed=seed)
+    return Jigsaws(cifar10(data_dir, download, validation), pieces, num_test, seed=seed)

@@ -3,16 +3,16 @@
 Puzzles are made from (seed, split, index) and not stored.
 
 A source of puzzles (`Puzzles`, a `blackout.protocols.Source`) has an unlimited number of training
-puzzles, `held_out` test puzzles and `validation` validation puzzles. `source.batch(split, index)`
-with int64 indices [b] returns
+puzzles, `num_test` test puzzles and `num_validation` validation puzzles.
+`source.batch(split, index)` with int64 indices [b] returns
 
-    items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
-    given   int64 [b, n], a uniformly random order, the puzzle: a solver sees items[given]
-    ties    int64 [b, n], for every position of the right order the first one with an equal item
+    items           [b, n, *item_shape], items in their right order: float32, or int64 tokens [b, n]
+    puzzle_order    int64 [b, n], a uniformly random order: a solver sees items[puzzle_order]
+    ties            int64 [b, n], for every position of the right order the first with an equal item
 
-The solution of the puzzle, which takes its items to their right order, is inverse(given). If
+The solution of the puzzle, which takes its items to their right order, is inverse(puzzle_order). If
 `facts["first_fixed"]`, the first item is known to come first (a tour may start in any city), and
-given[..., 0] = 0.
+puzzle_order[..., 0] = 0.
 
 `source.facts` are the statistics that components ask for by name: num_items, item_shape, num_tokens
 (tokens only), first_fixed, mean and std (of all values of the items), and `encoder`, the
@@ -26,10 +26,10 @@ Example:
     >>> import torch
     >>> from blackout.permutations.datasets import one_permutation
     >>> from blackout.permutations.group import inverse
-    >>> source = one_permutation(length=3, held_out=2)
+    >>> source = one_permutation(length=3, num_test=2)
     >>> batch = source.batch("test", torch.arange(2))
-    >>> puzzle = batch["items"].gather(1, batch["given"])
-    >>> torch.equal(puzzle.gather(1, inverse(batch["given"])), batch["items"])
+    >>> puzzle = batch["items"].gather(1, batch["puzzle_order"])
+    >>> torch.equal(puzzle.gather(1, inverse(batch["puzzle_order"])), batch["items"])
     True
 """
 
@@ -68,11 +68,11 @@ class Puzzles(ABC):
         kind: of the items.
         num_items: n.
         item_shape: of one item; empty for tokens.
-        held_out: number of test puzzles.
+        num_test: number of test puzzles.
         seed: of all puzzles.
         facts: further statistics.
         scale: divisor of integers in a user's file.
-        validation: number of validation puzzles; None for as many as test puzzles.
+        num_validation: number of validation puzzles; None for as many as test puzzles.
 
     Raises:
         ValueError: fewer than two items, no test puzzle, or a negative number of validation
@@ -83,25 +83,25 @@ class Puzzles(ABC):
     kind: Kind
     num_items: int
     item_shape: tuple[int, ...]
-    held_out: int
+    num_test: int
     seed: int
     facts: Plain
     scale: float = 1.0
-    validation: int | None = None
+    num_validation: int | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self})"
 
     def __post_init__(self) -> None:
-        self.validation = self.held_out if self.validation is None else self.validation
+        self.num_validation = self.num_test if self.num_validation is None else self.num_validation
         ensure(
-            self.validation >= 0,
-            f"{self.name}: validation puzzles must be at least 0, not {self.validation}",
+            self.num_validation >= 0,
+            f"{self.name}: validation puzzles must be at least 0, not {self.num_validation}",
         )
         ensure(
             self.num_items >= 2, f"{self.name}: a puzzle has at least 2 items, not {self.num_items}"
         )
-        ensure(self.held_out >= 1, f"{self.name}: held_out must be at least 1, not {self.held_out}")
+        ensure(self.num_test >= 1, f"{self.name}: num_test must be at least 1, not {self.num_test}")
         defaults = {
             "num_items": self.num_items,
             "item_shape": list(self.item_shape),
@@ -119,7 +119,7 @@ class Puzzles(ABC):
             streams: random numbers of every puzzle.
         """
 
-    def convert(self, items: Tensor) -> Tensor:
+    def convert_units(self, items: Tensor) -> Tensor:
         """Return items of a user's file in the units of these puzzles; here they are the same.
 
         Args:
@@ -133,18 +133,18 @@ class Puzzles(ABC):
     def __str__(self) -> str:
         """Return one line for the summary of a run."""
         shape = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
-        sizes = f"{self.validation:,} validation and {self.held_out:,} test puzzles"
+        sizes = f"{self.num_validation:,} validation and {self.num_test:,} test puzzles"
         return f"{self.name}: {self.num_items} {self.kind}{shape}, {sizes}"
 
     def size(self, split: Split) -> int | None:
         """Return the number of puzzles of a split; None for an unlimited number."""
-        sizes = {"train": None, "val": self.validation, "test": self.held_out}
+        sizes = {"train": None, "val": self.num_validation, "test": self.num_test}
         return sizes[split]
 
     def batch(
         self, split: Split, index: Tensor, augment: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return `items`, `given` and `ties` of puzzles, see the module.
+        """Return `items`, `puzzle_order` and `ties` of puzzles, see the module.
 
         Args:
             split: of the puzzles.
@@ -157,7 +157,7 @@ class Puzzles(ABC):
         if self.facts["first_fixed"]:
             u[:, 0] = -1.0
         order = u.argsort(-1)
-        return {"ties": identity_like(order), **puzzles, "given": order}
+        return {"ties": identity_like(order), **puzzles, "puzzle_order": order}
 
     def fingerprint(self, split: Split) -> str:
         """Return a hash of the first puzzles, and of the data they are made from."""
@@ -199,10 +199,10 @@ class StoredPuzzles(Puzzles):
             kind=kind,
             num_items=shape[1],
             item_shape=tuple(shape[2:]),
-            held_out=len(lists["test"]),
+            num_test=len(lists["test"]),
             seed=seed,
             facts=facts,
-            validation=len(lists["val"]),
+            num_validation=len(lists["val"]),
         )
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
@@ -210,7 +210,7 @@ class StoredPuzzles(Puzzles):
         lists = self._lists[split]
         row = draw_integers(streams, (len(index),), len(lists)) if split == "train" else index
         items = lists[row]
-        return {"items": items, "ties": first_equal(items)}
+        return {"items": items, "ties": first_equal_index(items)}
 
     def _data_hash(self, split: Split) -> str:
         """Return a hash of the lists of a split."""
@@ -222,7 +222,7 @@ def draw_integers(streams: StepStreams, shape: tuple[int, ...], size: int) -> Te
     return streams.next_draw().uniform(shape).mul_(size).long()
 
 
-def first_equal(x: Tensor) -> Tensor:
+def first_equal_index(x: Tensor) -> Tensor:
     """Return the index of the first equal entry of every entry, int64 [b, n], for x [b, n, ...].
 
     References: this project; checked in tests/permutations/datasets/test_puzzles.py.

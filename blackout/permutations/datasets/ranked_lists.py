@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.permutations.datasets.array_files import split_at_random
-from blackout.permutations.datasets.puzzles import Puzzles, draw_integers, first_equal
+from blackout.permutations.datasets.puzzles import Puzzles, draw_integers, first_equal_index
 from blackout.permutations.metrics import MAX_RELEVANCE
 from blackout.protocols import Split
 from blackout.random import StepStreams
@@ -72,10 +72,10 @@ class RankedLists(Puzzles):
             kind="items",
             num_items=lists.lists.shape[1],
             item_shape=tuple(self._items.shape[1:]),
-            held_out=len(self._lists["test"]),
+            num_test=len(self._lists["test"]),
             seed=seed,
             facts=facts,
-            validation=len(self._lists["val"]),
+            num_validation=len(self._lists["val"]),
         )
 
     def standardise(self, features: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class RankedLists(Puzzles):
         relevance = self._relevance[items]
         return {
             "items": self._items[items],
-            "ties": first_equal(relevance),
+            "ties": first_equal_index(relevance),
             "relevance": relevance.clamp(min=0),
         }
 

@@ -14,12 +14,12 @@ PERMUTATION_KEY = 3  # the order of `one_permutation`
 
 
 @component("dataset")
-def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> StoredPuzzles:
+def one_permutation(length: int = 10, num_test: int = 1000, seed: int = 0) -> StoredPuzzles:
     """Return one random order of tokens 0..length - 1, to be memorised.
 
     Args:
         length: tokens.
-        held_out: number of validation and of test puzzles, the permutation in other random orders.
+        num_test: number of validation and of test puzzles, the permutation in other random orders.
         seed: of the permutation and the puzzles.
 
     Raises:
@@ -35,6 +35,6 @@ def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> St
         "std": 1.0,
         "encoder": {"_target_": "blackout.networks.TokenEncoder"},
     }
-    copies = permutation.repeat(max(held_out, 0), 1)
+    copies = permutation.repeat(max(num_test, 0), 1)
     lists: dict[Split, Tensor] = {"train": permutation[None], "val": copies, "test": copies}
     return StoredPuzzles("one_permutation", "tokens", lists, seed, facts)

@@ -15,7 +15,7 @@ from blackout.data.images import StrPath
 from blackout.data.torchvision_sets import NUM_VALIDATION
 from blackout.errors import ensure
 from blackout.permutations.datasets.image_puzzles import ImageItems, ImagePuzzles
-from blackout.permutations.datasets.puzzles import draw_integers, first_equal
+from blackout.permutations.datasets.puzzles import draw_integers, first_equal_index
 from blackout.protocols import Split
 from blackout.random import StepStreams
 
@@ -31,7 +31,7 @@ class Sorting(ImagePuzzles):
         images: of digits, with labels.
         length: numbers in a list.
         digits: of a number.
-        held_out: number of validation and of test lists, from the images of these splits.
+        num_test: number of validation and of test lists, from the images of these splits.
         seed: of everything random.
 
     Raises:
@@ -41,7 +41,7 @@ class Sorting(ImagePuzzles):
     """
 
     def __init__(
-        self, images: CountData, length: int, digits: int, held_out: int, seed: int = 0
+        self, images: CountData, length: int, digits: int, num_test: int, seed: int = 0
     ) -> None:
         name = f"sort_{images.name}"
         ensure(length >= 2, f"{name}: length must be at least 2, not {length}")
@@ -51,7 +51,7 @@ class Sorting(ImagePuzzles):
         shape = (channels, height, digits * width)
         encoder = {"_target_": "blackout.networks.StripEncoder", "parts": digits}
         items = ImageItems("strips", length, shape, encoder)
-        super().__init__(name, images, items, held_out, seed)
+        super().__init__(name, images, items, num_test, seed)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         """Return strips [b, n, C, H, digits * W] by rising numbers, the numbers, and ties."""
@@ -65,14 +65,14 @@ class Sorting(ImagePuzzles):
         rows = torch.arange(len(index)).unsqueeze(1)
         sorted_images = images[rows, order].float() / self.scale
         strips = sorted_images.permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, digits * W]
-        return {"items": strips, "values": values, "ties": first_equal(values)}
+        return {"items": strips, "values": values, "ties": first_equal_index(values)}
 
 
 @component("dataset")
 def sort_digits(
     length: int = 5,
     digits: int = 2,
-    held_out: int = 1000,
+    num_test: int = 1000,
     holdout: float = 0.2,
     seed: int = 0,
     validation: float = 0.1,
@@ -82,7 +82,7 @@ def sort_digits(
     Args:
         length: numbers in a list.
         digits: of a number.
-        held_out: number of validation and of test lists.
+        num_test: number of validation and of test lists.
         holdout: share of the images for test lists.
         seed: of the lists.
         validation: share or number of the images for validation lists; 0 for none.
@@ -91,7 +91,7 @@ def sort_digits(
         ValueError: values out of range.
     """
     return Sorting(
-        digit_images(holdout, validation=validation), length, digits, held_out, seed=seed
+        digit_images(holdout, validation=validation), length, digits, num_test, seed=seed
     )
 
 
@@ -99,7 +99,7 @@ def sort_digits(
 def sort_mnist(
     length: int = 5,
     digits: int = 4,
-    held_out: int = 1000,
+    num_test: int = 1000,
     seed: int = 0,
     data_dir: StrPath = "data",
     download: bool = True,
@@ -110,7 +110,7 @@ def sort_mnist(
     Args:
         length: numbers in a list.
         digits: of a number.
-        held_out: number of validation and of test lists.
+        num_test: number of validation and of test lists.
         seed: of the lists.
         data_dir: as for `blackout.data.mnist`.
         download: as for `blackout.data.mnist`.
@@ -123,4 +123,4 @@ def sort_mnist(
     References: Zhang et al. 2025, section 4.1.
     """
     images = mnist(data_dir, download=download, validation=validation)
-    return Sorting(images, length, digits, held_out, seed)
+    return Sorting(images, length, digits, num_test, seed)

@@ -31,7 +31,7 @@ from blackout.safe_reading import read_text
 
 DEFAULT_CITIES = 10  # of tours made here
 DEFAULT_INSTANCES = 2000
-DEFAULT_HELD_OUT = 1000
+DEFAULT_NUM_TEST = 1000
 MAX_CITIES = 200  # that integer programming solves in seconds
 # keys of the random numbers of instances
 INSTANCE_KEY = 4
@@ -57,7 +57,7 @@ class Tours(Puzzles):
     Args:
         cities: n.
         instances: number of training tours with more than 13 cities.
-        held_out: number of validation and of test tours.
+        num_test: number of validation and of test tours.
         seed: of everything random.
 
     Raises:
@@ -66,7 +66,7 @@ class Tours(Puzzles):
     References: Zhang et al. 2025, section 4.3.
     """
 
-    def __init__(self, cities: int, instances: int, held_out: int, seed: int) -> None:
+    def __init__(self, cities: int, instances: int, num_test: int, seed: int) -> None:
         ensure(3 <= cities <= MAX_CITIES, f"tsp: cities must be 3..{MAX_CITIES}, not {cities}")
         ensure(instances >= 1, f"tsp: instances must be at least 1, not {instances}")
         self._instances = instances
@@ -76,12 +76,12 @@ class Tours(Puzzles):
             kind="points",
             num_items=cities,
             item_shape=(2,),
-            held_out=held_out,
+            num_test=num_test,
             seed=seed,
             facts=POINT_FACTS,
         )
 
-    def convert(self, items: Tensor) -> Tensor:
+    def convert_units(self, items: Tensor) -> Tensor:
         """Return points of a file as they are: they must be in the unit square.
 
         Raises:
@@ -134,7 +134,7 @@ class FileTours(StoredPuzzles):
         self._frame = frame
         super().__init__("tsp", "points", lists, seed, POINT_FACTS)
 
-    def convert(self, items: Tensor) -> Tensor:
+    def convert_units(self, items: Tensor) -> Tensor:
         """Return points of another file, [N, n, 2], in the unit square."""
         return self._frame.to_unit_square(items)
 
@@ -211,7 +211,7 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
     path: StrPath | None = None,
     test_path: StrPath | None = None,
     instances: int | None = None,
-    held_out: int | None = None,
+    num_test: int | None = None,
     holdout: float = 0.1,
     seed: int = 0,
     validation: float = 0.1,
@@ -225,7 +225,7 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
         test_path: of a file with the tours for testing; None takes a share of those of `path`.
         instances: number of training tours made here with more than 13 cities, None for 2,000;
             with fewer cities their number is unlimited. Of a file the first so many, None for all.
-        held_out: number of validation and of test tours made here, None for 1,000. Of a file the
+        num_test: number of validation and of test tours made here, None for 1,000. Of a file the
             first so many, None for all.
         holdout: share of the tours of `path` for testing, without `test_path`.
         seed: of everything random.
@@ -242,13 +242,13 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
             test_path is not None,
             "dataset.test_path needs the training tours: add dataset.path=<file>",
         )
-        made_instances = DEFAULT_INSTANCES if instances is None else instances
-        made_held_out = DEFAULT_HELD_OUT if held_out is None else held_out
-        return Tours(cities, made_instances, made_held_out, seed)
-    for name, number in (("instances", instances), ("held_out", held_out)):
+        num_instances = DEFAULT_INSTANCES if instances is None else instances
+        num_made_test = DEFAULT_NUM_TEST if num_test is None else num_test
+        return Tours(cities, num_instances, num_made_test, seed)
+    for name, value in (("instances", instances), ("num_test", num_test)):
         ensure(
-            number is None or (type(number) is int and number >= 1),
-            f"tsp: {name} must be a whole number of at least 1, or null, not {number}",
+            value is None or (type(value) is int and value >= 1),
+            f"tsp: {name} must be a whole number of at least 1, or null, not {value}",
         )
     # 1. The tours of the files, which are all seen through the frame of the training points.
     file = Path(path).expanduser()
@@ -272,7 +272,7 @@ def tsp(  # noqa: PLR0913 - the settings of dataset=tsp
         _check_cities(test_file, test_points, points.shape[1])
         train, val = _take_validation(items, validation, seed)
         lists = {"train": train, "val": val, "test": _order_points(frame, test_points, test_tours)}
-    sizes: dict[Split, int | None] = {"train": instances, "val": held_out, "test": held_out}
+    sizes: dict[Split, int | None] = {"train": instances, "val": num_test, "test": num_test}
     return FileTours({split: lists[split][: sizes[split]] for split in lists}, seed, frame)
 
 

@@ -134,7 +134,7 @@ def _read_items(array: np.ndarray, file: Path, source: Puzzles) -> Tensor:
     are_counts = not values.is_floating_point()
     if source.kind == "points":
         with error_context(str(file)):
-            return source.convert(values).float()
+            return source.convert_units(values).float()
     values = to_float32(values, file)
     if are_counts:
         values = values / source.scale

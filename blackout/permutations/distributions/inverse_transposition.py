@@ -19,12 +19,12 @@ class InverseTransposition(PermutationDistribution):
 
     The two items are chosen without replacement.
 
-    p(identity) = 1 - sigmoid(swap), and p((i j)) = sigmoid(swap) (w_i w_j / (1 - w_i) + w_j w_i /
-    (1 - w_j)) with w = softmax(scores).
+    p(identity) = 1 - s and p((i j)) = s (w_i w_j / (1 - w_i) + w_j w_i / (1 - w_j)), with
+    s = sigmoid(swap_logit) and w = softmax(scores).
 
     Args:
         scores: finite, [..., n], n at least 2.
-        swap: logit of a swap, [...].
+        swap_logit: log-odds of a swap against no change, [...].
 
     Raises:
         ValueError: fewer than two items, or shapes that do not fit.
@@ -32,14 +32,14 @@ class InverseTransposition(PermutationDistribution):
     References: Zhang et al. 2025, eq. 6.
     """
 
-    def __init__(self, scores: Tensor, swap: Tensor) -> None:
+    def __init__(self, scores: Tensor, swap_logit: Tensor) -> None:
         super().__init__(scores, min_items=2)
-        if swap.shape != self.batch_shape:
+        if swap_logit.shape != self.batch_shape:
             raise ValueError(
-                f"swap must have the shape {list(self.batch_shape)} of the batch, "
-                f"not {list(swap.shape)}"
+                f"swap_logit must have the shape {list(self.batch_shape)} of the batch, "
+                f"not {list(swap_logit.shape)}"
             )
-        self.swap = swap
+        self.swap_logit = swap_logit
         self._log_w = scores.log_softmax(-1)
         # log(1 - w_i). For the largest weight it is computed from the other weights, because
         # 1 - w_i would cancel.
@@ -60,8 +60,8 @@ class InverseTransposition(PermutationDistribution):
         i = moves.int().argmax(-1, keepdim=True)
         # any other item if this is no transposition; the value is not used then
         j = torch.where(num_moves.unsqueeze(-1) == 2, value.gather(-1, i), 1 - i.clamp(max=1))
-        identity = F.logsigmoid(-self.swap)
-        transposition = F.logsigmoid(self.swap) + self._pair_log_prob(i, j).squeeze(-1)
+        identity = F.logsigmoid(-self.swap_logit)
+        transposition = F.logsigmoid(self.swap_logit) + self._pair_log_prob(i, j).squeeze(-1)
         transposition = transposition.masked_fill(num_moves != 2, -torch.inf)
         return torch.where(num_moves == 0, identity, transposition)
 
@@ -78,7 +78,7 @@ class InverseTransposition(PermutationDistribution):
     def _sample(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         """Draw whether to swap, and the pair by the two largest scores plus Gumbel noise."""
         u = self._uniform(sample_shape, (1,), generator)
-        swaps = u < self.swap.double().sigmoid().unsqueeze(-1)
+        swaps = u < self.swap_logit.double().sigmoid().unsqueeze(-1)
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
         i, j = noisy.topk(2).indices.split(1, -1)
         j = torch.where(swaps, j, i)
@@ -92,7 +92,7 @@ class InverseTransposition(PermutationDistribution):
         row = torch.arange(1, len(i) + 1, device=i.device)
         orders[row, i] = j
         orders[row, j] = i
-        identity = F.logsigmoid(-self.swap).unsqueeze(-1)
-        transpositions = F.logsigmoid(self.swap).unsqueeze(-1) + self._pair_log_prob(i, j)
+        identity = F.logsigmoid(-self.swap_logit).unsqueeze(-1)
+        transpositions = F.logsigmoid(self.swap_logit).unsqueeze(-1) + self._pair_log_prob(i, j)
         log_probs = torch.cat([identity, transpositions], -1)
         return orders.expand(*self.batch_shape, *orders.shape), log_probs

@@ -26,11 +26,11 @@ from blackout.permutations.metrics import (
     puzzle_scores,
     rearrange,
 )
-from blackout.permutations.plots import PICTURE_NAMES, draw_samples
+from blackout.permutations.plots import PICTURE_NAMES, plot_samples
 from blackout.permutations.queries import Condition, read_integer
 from blackout.permutations.shuffle.decoding import Borders, Decoder
 from blackout.permutations.shuffle.model import BATCH, Query, ShuffleDiffusion
-from blackout.permutations.tours import gaps_without_learning
+from blackout.permutations.tours import heuristic_gaps
 from blackout.protocols import Draw, Drawn, OutputNames, References, Samples, Watch, refuse_unknown
 from blackout.representation import format_fields
 
@@ -139,7 +139,7 @@ class ShuffleDraw(Draw):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Return a picture of solutions, or of lists where samples are items."""
-        return draw_samples(samples, self.model.data, columns)
+        return plot_samples(samples, self.model.data, columns)
 
 
 class SolvedPuzzles:
@@ -169,7 +169,7 @@ class SolvedPuzzles:
         if "relevance" in samples:
             scores |= ndcg_scores(solution, samples["relevance"])
         if self._kind == "points":
-            scores |= gaps_without_learning(rearrange(items, truth))
+            scores |= heuristic_gaps(rearrange(items, truth))
         for name, values in scores.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
         self._num_puzzles += len(solution)

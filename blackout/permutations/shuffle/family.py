@@ -36,7 +36,7 @@ from blackout.permutations.shuffle.draw import build_draw, make_decoder
 from blackout.permutations.shuffle.model import VALIDATION_KEY, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.shuffles import Shuffle
-from blackout.permutations.tours import gaps_without_learning
+from blackout.permutations.tours import heuristic_gaps
 from blackout.protocols import Draw
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.family import ComponentFamily, make_dataset
@@ -119,8 +119,8 @@ class ShuffleFamily(ComponentFamily):
         reverse: Reverse = instantiate(parts["reverse"], "reverse")
         if reverse.prefix and source.facts["first_fixed"]:
             raise UserError(
-                "reverse: pointer puts all items in order: tours, whose first city stays, "
-                "need gpl or pl"
+                "reverse=pointer moves all items, but the first city of a tour must stay first: "
+                "choose reverse=gpl or reverse=pl"
             )
         _check_parts({**parts, "network": settings["network"]})
         make_decoder(parts["decoder"], source.kind, source.num_items)
@@ -185,24 +185,24 @@ class ShuffleFamily(ComponentFamily):
         References: Zhang et al. 2025, eq. 12.
         """
         sums: dict[str, float] = defaultdict(float)
-        bits = torch.zeros(source.held_out, dtype=torch.float64)
+        bits = torch.zeros(source.num_test, dtype=torch.float64)
         with torch.no_grad(), evaluating(model.averaged):
-            for index in torch.arange(source.held_out).split(REPORT_BATCH):
+            for index in torch.arange(source.num_test).split(REPORT_BATCH):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(model.seed, VALIDATION_KEY), index).step(0)
                 bits[index] = model.nll_bits(batch["items"].to(model.device), streams).cpu()
                 scores = score_ceilings(batch["ties"])
-                scores |= _scores_without_learning(source.kind, batch)
+                scores |= _heuristic_scores(source.kind, batch)
                 for name, score in scores.items():
                     sums[name] += float(score.double().sum())
         values = {"nll_bits": float(bits.mean())}
-        values |= {name: total / source.held_out for name, total in sums.items()}
+        values |= {name: total / source.num_test for name, total in sums.items()}
         if len(bits) > 1:
             values["nll_bits_error"] = float(bits.std()) / math.sqrt(len(bits))
         sample_bits = SampleValues(torch.arange(len(bits)), bits, "upper bound")
         return {
             "values": values,
-            "held_out_puzzles": source.held_out,
+            "held_out_puzzles": source.num_test,
             "sample_values": {"nll_bits": sample_bits},
         }
 
@@ -239,7 +239,7 @@ class ShuffleFamily(ComponentFamily):
         return join_pieces(pieces, columns)
 
 
-def _scores_without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _heuristic_scores(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return scores [b] of baselines without learning, for tours and for square pictures.
 
     References: this project; checked in tests/permutations/test_tours.py and
@@ -247,12 +247,12 @@ def _scores_without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str
     """
     items = batch["items"]
     if kind == "points":
-        return gaps_without_learning(items)
+        return heuristic_gaps(items)
     num_items = items.shape[1]
     columns = math.isqrt(num_items)
     if kind != "pieces" or columns**2 != num_items:
         return {}
-    puzzle_order = batch["given"]
+    puzzle_order = batch["puzzle_order"]
     pieces = rearrange(items, puzzle_order)
     orders, _ = solve_by_borders(neighbour_scores(pieces), columns)
     scores = order_scores(orders[:, 0], inverse(puzzle_order), batch["ties"])

@@ -66,10 +66,8 @@ class LossInputs:
         inverse_steps = inverse_steps.flatten(1, 2)
         return self.denoiser(states, times.flatten()), states, inverse_steps
 
-    def reverse_steps_without_labels(
-        self, num_walks: int
-    ) -> tuple[PermutationDistribution, Tensor]:
-        """Evaluate the reverse process, and compare the looks of items before and after each step.
+    def reverse_steps_and_distances(self, num_walks: int) -> tuple[PermutationDistribution, Tensor]:
+        """Return the reverse steps, and how far items look different before and after each step.
 
         Returns:
             The distributions of the reverse steps, [b, r], and the squared distances [b, r, m, m]
@@ -150,7 +148,7 @@ class RandomTimeLoss(TrajectoryLoss):
 
 @component("loss")
 class LabelFreeLoss(nn.Module, ShuffleLoss):
-    """A loss for puzzles without labels, from the looks of lists before and after a step.
+    """A loss for puzzles without labels, from how lists look before and after a step.
 
     p(x | list, sigma) is Gaussian about the rearranged list. The gradient of its log-likelihood
     weighs permutations by their posterior, which is estimated by `draws` of them (REINFORCE). The
@@ -207,7 +205,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
 
         References: Zhang et al. 2025, eq. 23.
         """
-        distribution, distances = inputs.reverse_steps_without_labels(self.walks)
+        distribution, distances = inputs.reverse_steps_and_distances(self.walks)
         samples = distribution.sample(Size((self.draws,)), inputs.streams)
         log_probs = distribution.log_prob(samples)
         with torch.no_grad():
@@ -266,7 +264,7 @@ def log_likelihoods(distances: Tensor, orders: Tensor, deviation: float) -> Tens
     """Return log p(list before | list, order) up to a constant, [draws, b, r].
 
     Args:
-        distances: squared distances of `LossInputs.reverse_steps_without_labels`, [b, r, m, m].
+        distances: squared distances of `LossInputs.reverse_steps_and_distances`, [b, r, m, m].
         orders: permutations of the list, int64 [draws, b, r, m].
         deviation: standard deviation of a value.
 
@@ -277,16 +275,16 @@ def log_likelihoods(distances: Tensor, orders: Tensor, deviation: float) -> Tens
     return -total / (2 * deviation**2)
 
 
-def squared_distances(items: Tensor, before: Tensor) -> Tensor:
-    """Return ||item before[i] - item j||^2 for every position i and item j, float32 [b, r, n, n].
+def squared_distances(items: Tensor, states: Tensor) -> Tensor:
+    """Return ||items[state[i]] - items[j]||^2 for positions i and items j, float32 [b, r, n, n].
 
     Args:
         items: [b, n, ...].
-        before: lists of items, int64 [b, r, n].
+        states: orders of the items, int64 [b, r, n].
 
     References: Zhang et al. 2025, appendix G.4.
     """
     flat = items.float().flatten(2)
     distances = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
     rows = torch.arange(len(items), device=items.device).view(-1, 1, 1)
-    return distances[rows, before]
+    return distances[rows, states]

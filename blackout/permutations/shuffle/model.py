@@ -156,7 +156,7 @@ class ShuffleDiffusion(Model):
         `correct`.
         """
         items = batch["items"]
-        puzzle_order = batch["given"]
+        puzzle_order = batch["puzzle_order"]
         streams = SampleStreams(fold_seed(self.seed, VALIDATION_KEY), batch["index"])
         with torch.no_grad(), evaluating(self.averaged):
             self.record("val/nll_bits", self.nll_bits(items, streams.step(0)))
@@ -299,8 +299,8 @@ class ShuffleDiffusion(Model):
         assert size is not None
         batch = source.batch(split, index % size)
         names = sorted(batch.keys() & {"items", "relevance"})
-        puzzles = {name: rearrange(batch[name], batch["given"]) for name in names}
-        return {**puzzles, "truth": inverse(batch["given"]), "ties": batch["ties"]}
+        puzzles = {name: rearrange(batch[name], batch["puzzle_order"]) for name in names}
+        return {**puzzles, "truth": inverse(batch["puzzle_order"]), "ties": batch["ties"]}
 
     def _solve(
         self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None

@@ -121,8 +121,8 @@ def draw_pairs(num_elements: int, ratio: float, seed: int) -> Tensor:
     max_pairs = num_elements * (num_elements - 1) // 2
     if not 1 <= num_pairs <= max_pairs:
         raise ValueError(
-            f"ratio={ratio} means {num_pairs} pairs of {num_elements} elements; "
-            f"it must be between 1 and {max_pairs}"
+            f"ratio={ratio} gives {num_pairs} pairs of {num_elements} elements; the number of "
+            f"pairs (ratio times elements, rounded) must be from 1 to {max_pairs}"
         )
     number = np.random.default_rng(seed).choice(max_pairs, num_pairs, replace=False)
     # pair (i, j), i < j, has the number j (j - 1) / 2 + i; rounding may give one j too many

@@ -126,7 +126,7 @@ def test_the_loss_of_few_states_is_the_exact_negative_log_likelihood(make) -> No
     recorded = {}
     model.record = recorded.__setitem__
     # the estimate of log Z by chains that miss nearly everything
-    model.record_data({"x0": data}, torch.tensor(-9.0))
+    model.record_data_metrics({"x0": data}, torch.tensor(-9.0))
     expected = exact_values(energy)["log_z"] - energy.log_density(data)
     assert torch.allclose(recorded["val/nll"], expected.double(), atol=1e-5)
 

@@ -338,11 +338,11 @@ def test_solvers_of_weighted_problems_match_enumeration(name: str) -> None:
                 (solution,) = solve_exactly(method, problem.base, [problem.base_graph], 10.0)
                 assert (
                     solution.proved
-                    and abs(problem.sign * problem.value(solution.value) - optimum) < 1e-6
+                    and abs(problem.sign * problem.from_base_value(solution.value) - optimum) < 1e-6
                 ), method
                 solutions.append(solution.x[None])
         for x in solutions:  # all values are as reported, and annealing finds the optimum
-            values_of_x = problem.sign * problem.value(
+            values_of_x = problem.sign * problem.from_base_value(
                 objective_value(problem.base, problem.base_graph, x)
             )
             expected = enumerated_value(name, problem.graph, problem.decode(x).astype(float))
@@ -351,7 +351,9 @@ def test_solvers_of_weighted_problems_match_enumeration(name: str) -> None:
             abs(
                 (
                     problem.sign
-                    * problem.value(objective_value(problem.base, problem.base_graph, solutions[1]))
+                    * problem.from_base_value(
+                        objective_value(problem.base, problem.base_graph, solutions[1])
+                    )
                 ).max()
                 - optimum
             )

@@ -10,7 +10,7 @@ from blackout.permutations.metrics import rearrange
 
 
 def test_puzzles_become_permutations_that_solve_them():
-    puzzles = jigsaw_digits(2, held_out=12)
+    puzzles = jigsaw_digits(2, num_test=12)
     source = data_from_puzzles(puzzles)
     batch = source.batch("train", torch.arange(8))
     puzzle_batch = puzzles.batch("train", torch.arange(8))

@@ -288,7 +288,7 @@ def test_a_sample_depends_on_seed_and_index_only(order):
 
 def test_observed_digits_are_kept_and_need_no_pass():
     model = make_model("insertion", n=6)
-    source = cycles(6, share=0.5)
+    source = cycles(6, train_share=0.5)
     model.source = lambda: source
     observed = model.encode(source.test["x"][torch.arange(30) % len(source.test["x"])])
     for order, passes in itertools.product(("random", "confidence", "left_to_right"), (1, 2, 6)):
@@ -349,7 +349,7 @@ def test_without_validation_permutations_sharpness_keeps_its_setting():
 
 def test_the_perfect_mass_is_averaged_over_random_orders():
     """With one pass all orders agree; more passes than one need the average."""
-    lehmer = CODES["lehmer"].encode(cycles(6, share=1.0).members)
+    lehmer = CODES["lehmer"].encode(cycles(6, train_share=1.0).members)
     one_pass = product_mass(lehmer, balanced_blocks(6, 1))
     assert perfect_mass(lehmer, 1) == pytest.approx(one_pass)
     assert perfect_mass(lehmer, 2) == pytest.approx(0.5104, abs=5e-5)

@@ -30,7 +30,7 @@ TINY = (
     "callbacks.samples.num_samples=4",
     "callbacks.scores.num_samples=40",
 )
-CYCLES = ("family=codes", "dataset=cycles", "dataset.length=6", "dataset.share=0.5", *TINY)
+CYCLES = ("family=codes", "dataset=cycles", "dataset.length=6", "dataset.train_share=0.5", *TINY)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_run_writes_samples_scores_and_a_model(trained):
 @pytest.mark.parametrize(
     "name, data",
     [
-        ("cycles", ("dataset.length=6", "dataset.share=0.5")),  # in memory
+        ("cycles", ("dataset.length=6", "dataset.train_share=0.5")),  # in memory
         # generated from (user, epoch)
         pytest.param(
             "synthetic_rankings",
@@ -70,7 +70,7 @@ def test_a_run_writes_samples_scores_and_a_model(trained):
         ),
         pytest.param(
             "jigsaw_digits",
-            ("dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive"),
+            ("dataset.pieces=2", "dataset.num_test=20", "objective=autoregressive"),
             marks=pytest.mark.deep,
         ),
     ],
@@ -117,7 +117,7 @@ def test_samples_are_scored_and_reproducible_by_index(run, trained, tmp_path):  
         f"samples={tmp_path / 'permutations.npz'}",
         "dataset=cycles",
         "dataset.length=6",
-        "dataset.share=0.5",
+        "dataset.train_share=0.5",
         "metrics=permutations",
         f"out={tmp_path / 'file'}",
     )
@@ -215,8 +215,8 @@ INVALID_SETTINGS = (
     ("passes=two", "passes"),
     ("objective=autoregressive passes=2", "passes=6 order=left_to_right"),
     ("dataset.length=1", "length"),
-    ("dataset.share=0", "share must be in (0, 1]"),
-    ("dataset.share=1.1", "share must be in (0, 1]"),
+    ("dataset.train_share=0", "share must be in (0, 1]"),
+    ("dataset.train_share=1.1", "share must be in (0, 1]"),
     ("dataset=digits", "is not for family=codes, but for family=blackout"),
     ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "no such file"),
@@ -274,7 +274,7 @@ def test_a_sweep_over_codes_and_objectives(run, tmp_path):  # noqa: F811
         "family=codes",
         "dataset=cycles",
         "dataset.length=4",
-        "dataset.share=1",
+        "dataset.train_share=1",
         *TINY,
         "trainer.max_steps=1",
     )

@@ -88,7 +88,7 @@ def test_baselines_beat_uniform_orders_on_their_training_distribution():
 
 
 def test_scores_count_unique_valid_and_cyclic_samples():
-    source = cycles(5, share=0.5)
+    source = cycles(5, train_share=0.5)
     scores = CodeScorer().begin(source, 4)
     x = torch.cat([source.members[:1], source.members[:2], torch.tensor([[0, 0, 1, 2, 3]])])
     scores.update({"samples": x[2:]}, torch.tensor([2, 3]))

@@ -16,7 +16,7 @@ def test_jigsaws_are_cropped_and_cut_row_by_row():
 
 
 def test_sorted_numbers_rise_and_their_ties_are_known():
-    batch = sort_digits(length=30, digits=1, held_out=3).batch("test", torch.arange(3))
+    batch = sort_digits(length=30, digits=1, num_test=3).batch("test", torch.arange(3))
     values = batch["values"]
     assert (values[:, 1:] >= values[:, :-1]).all()
     assert torch.equal(values.gather(1, batch["ties"]), values)

@@ -22,7 +22,7 @@ def test_lists_of_an_svmlight_file_are_sorted_by_relevance(tmp_path):
     rng.shuffle(lines)  # the lines of a list need not be adjacent
     (file := tmp_path / "lists.svm").write_text("\n".join(lines))
     source = items(file, holdout=0.5)
-    assert (source.num_items, source.item_shape, source.held_out) == (7, (5,), 3)
+    assert (source.num_items, source.item_shape, source.num_test) == (7, (5,), 3)
     batches = [source.batch(split, torch.arange(3)) for split in ("train", "test")]
     values = {
         name: torch.cat([batch[name] for batch in batches])

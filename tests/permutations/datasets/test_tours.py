@@ -30,7 +30,7 @@ def write_tours(path: Path, points: torch.Tensor) -> Path:
 
 @pytest.mark.parametrize("cities", [6, 14])
 def test_tours_run_counter_clockwise_from_any_city(cities):
-    items_in_order = tsp(cities, instances=3, held_out=4).batch("train", torch.arange(6))["items"]
+    items_in_order = tsp(cities, instances=3, num_test=4).batch("train", torch.arange(6))["items"]
     x, y = items_in_order.unbind(-1)
     assert ((x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1) > 0).all()
     if cities == 6:
@@ -86,10 +86,10 @@ def test_points_in_metres_are_scaled_into_the_unit_square(tmp_path: Path) -> Non
     read = read_puzzles(tmp_path / "metres.npz", source)["items"]
     torch.testing.assert_close(read, frame.to_unit_square(metres))
     with pytest.raises(UserError, match=r"metres\.npz: points must be in the unit square"):
-        read_puzzles(tmp_path / "metres.npz", tsp(6, held_out=2))
+        read_puzzles(tmp_path / "metres.npz", tsp(6, num_test=2))
 
 
-@pytest.mark.parametrize("sizes", [{"instances": -5}, {"instances": 0}, {"held_out": 1.5}])
+@pytest.mark.parametrize("sizes", [{"instances": -5}, {"instances": 0}, {"num_test": 1.5}])
 def test_numbers_of_tours_of_a_file_are_positive(tmp_path: Path, sizes) -> None:
     """Negative ones do not count from the end."""
     path = write_tours(tmp_path / "tours.txt", POINTS)
@@ -101,7 +101,7 @@ def test_tours_to_test_on_have_a_file_of_their_own(tmp_path: Path) -> None:
     """As published: all tours of one file are trained on, and the first of the other are judged."""
     train_path = write_tours(tmp_path / "train.txt", POINTS[:8])
     test_path = write_tours(tmp_path / "test.txt", POINTS[8:])
-    source = tsp(path=train_path, test_path=test_path, validation=0, instances=5, held_out=2)
+    source = tsp(path=train_path, test_path=test_path, validation=0, instances=5, num_test=2)
     assert (source.size("val"), source.size("test")) == (0, 2)
     test_tours = source.batch("test", torch.arange(2))["items"].double()
     torch.testing.assert_close(test_tours.sort(1).values, POINTS[8:10].sort(1).values)
@@ -119,7 +119,7 @@ def test_points_in_the_unit_square_are_not_scaled(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         source = tsp(path=path)
     assert fit_frame(POINTS) == Frame()
-    held_out = source.batch("test", torch.arange(source.held_out))["items"]
+    held_out = source.batch("test", torch.arange(source.num_test))["items"]
     assert torch.isin(held_out.flatten(), POINTS.float().flatten()).all()
     narrow = torch.tensor([[[0.0, 10.0], [100.0, 20.0], [50.0, 30.0]]]).double()
     assert fit_frame(narrow) == Frame((0.0, -30.0), 100.0)

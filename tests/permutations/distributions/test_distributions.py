@@ -245,7 +245,7 @@ def test_batch_shapes_and_streams(kind):
         (distribution.log_prob(batch) > -torch.inf).all()
     )
     parameters = [distribution.scores[[4]]] + (
-        [distribution.swap[[4]]] if kind is InverseTransposition else []
+        [distribution.swap_logit[[4]]] if kind is InverseTransposition else []
     )
     same_samples = kind(*parameters).sample(Size([3]), SampleStreams(0, torch.tensor([4])).step(0))
     assert torch.equal(same_samples[:, 0], batch[:, 4])

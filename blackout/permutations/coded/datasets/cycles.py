@@ -24,7 +24,7 @@ MAX_HELD_OUT_CYCLES = 2000  # in each of validation and test
 
 
 @component("dataset")
-def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
+def cycles(length: int = 10, train_share: float = 0.2, seed: int = 0) -> PermutationData:
     """Return the permutations that are a single cycle, some of them held out.
 
     A hash of the permutation decides whether it is for training. The training set is therefore the
@@ -33,23 +33,23 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
 
     Args:
         length: items, 2 to 10.
-        share: of the (length - 1)! cycles for training, in (0, 1]; 1 trains on all, validation and
-            test included.
+        train_share: share of the (length - 1)! cycles for training, in (0, 1]; 1 trains on all,
+            those for validation and test included.
         seed: of the hash.
 
     Raises:
-        ValueError: values out of range, or a share that leaves no training or fewer than two
-            held-out permutations.
+        ValueError: values out of range, or a `train_share` that leaves no training or fewer than
+            two held-out permutations.
 
     References: Severo et al. 2025, section 5.2.
 
     Example:
-        >>> data = cycles(5, share=0.5)
+        >>> data = cycles(5, train_share=0.5)
         >>> data.length, data.size("train") + data.size("val") + data.size("test")
         (5, 24)
     """
     check_length("cycles", length)
-    ensure(0 < share <= 1, f"cycles: share must be in (0, 1], not {share}")
+    ensure(0 < train_share <= 1, f"cycles: train_share must be in (0, 1], not {train_share}")
     ensure(
         length <= MAX_CYCLE_LENGTH,
         f"cycles: length must be at most {MAX_CYCLE_LENGTH}: all are held in memory; not {length}",
@@ -57,17 +57,17 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     # 1. split
     x = all_cycles(length)
     num_cycles_total = len(x)
-    in_training = hash_to_uniform(lexicographic_rank(x), seed) < share
+    in_training = hash_to_uniform(lexicographic_rank(x), seed) < train_share
     ensure(
         bool(in_training.any()),
-        f"cycles: share={share} of {num_cycles_total} cycles leaves none to train on",
+        f"cycles: train_share={train_share} of {num_cycles_total} cycles leaves none to train on",
     )
     train = x[in_training]
-    candidates = x if share == 1 else x[~in_training]
+    candidates = x if train_share == 1 else x[~in_training]
     ensure(
         len(candidates) >= 2,
-        f"cycles: share={share} of {num_cycles_total} cycles leaves {len(candidates)} for "
-        "validation and test, which need 2",
+        f"cycles: train_share={train_share} of {num_cycles_total} cycles leaves "
+        f"{len(candidates)} for validation and test, which need 2",
     )
     num_held_out = min(len(candidates), 2 * MAX_HELD_OUT_CYCLES)
     held_out = candidates[torch.linspace(0, len(candidates) - 1, num_held_out).long()]
@@ -77,7 +77,7 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         """Return whether samples [b, n] are a single cycle, and in the training set."""
         is_cycle = num_cycles(samples["samples"]) == 1
         u = hash_to_uniform(lexicographic_rank(samples["samples"]), seed)
-        return {"cyclic": is_cycle.double(), "in_train": (is_cycle & (u < share)).double()}
+        return {"cyclic": is_cycle.double(), "in_train": (is_cycle & (u < train_share)).double()}
 
     def log_prob(context: Mapping[str, Tensor], permutations: Tensor) -> Tensor:
         """Return -log (n - 1)! for cycles, -inf for other permutations [m, n]."""

@@ -356,8 +356,8 @@ def synthetic_rankings(
     check_length("synthetic_rankings", length)
     if num_movies < length or users < MIN_USERS or taste < 1:
         raise ValueError(
-            f"synthetic_rankings: num_movies must be at least {length}, users {MIN_USERS} and "
-            f"taste 1, not {num_movies}, {users} and {taste}"
+            f"synthetic_rankings: num_movies={num_movies} must be at least length={length}, "
+            f"users={users} at least {MIN_USERS}, and taste={taste} at least 1"
         )
     # 1. ratings of all items by all users
     generator = torch.Generator().manual_seed(seed)

@@ -13,7 +13,7 @@ from blackout.permutations.group import lexicographic_rank, num_cycles
 
 
 def test_cycles_are_split_by_a_hash():
-    source = cycles(7, share=0.3)
+    source = cycles(7, train_share=0.3)
     assert len(source.members) == 720 and bool((num_cycles(source.members) == 1).all())
     train, validation, test = (
         set(lexicographic_rank(source.batch(split, torch.arange(source.size(split)))["x"]).tolist())
@@ -30,8 +30,8 @@ def test_cycles_are_split_by_a_hash():
     ) == len(train)
     log_p = source.log_prob({}, all_permutations(7))
     assert float(log_p.exp().sum()) == pytest.approx(1)
-    assert cycles(7, share=0.3).fingerprint("train") == source.fingerprint("train")
-    assert cycles(7, share=0.3, seed=1).fingerprint("train") != source.fingerprint("train")
+    assert cycles(7, train_share=0.3).fingerprint("train") == source.fingerprint("train")
+    assert cycles(7, train_share=0.3, seed=1).fingerprint("train") != source.fingerprint("train")
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_cycles_are_split_by_a_hash():
     [
         ({"length": 1}, "length must be at least 2"),
         ({"length": 11}, "at most 10"),
-        ({"share": 0.0}, "in \\(0, 1\\]"),
-        ({"share": 1.5}, "in \\(0, 1\\]"),
-        ({"share": math.nan}, "in \\(0, 1\\]"),
-        ({"length": 4, "share": 1e-9}, "leaves none"),
-        ({"length": 3, "share": 0.9}, "for validation and test"),
+        ({"train_share": 0.0}, "in \\(0, 1\\]"),
+        ({"train_share": 1.5}, "in \\(0, 1\\]"),
+        ({"train_share": math.nan}, "in \\(0, 1\\]"),
+        ({"length": 4, "train_share": 1e-9}, "leaves none"),
+        ({"length": 3, "train_share": 0.9}, "for validation and test"),
     ],
 )
 def test_invalid_cycles_are_refused(arguments, word):
