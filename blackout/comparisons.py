@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from blackout.confidence_intervals import spread
+from blackout.confidence_intervals import spread, unseen_share
 from blackout.errors import ensure
 from blackout.representation import format_fields
 
@@ -157,10 +157,13 @@ def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | Non
     if number < 2 or not bool((values - baseline_values).isfinite().all()):
         return None
     difference = values - baseline_values
-    error = math.hypot(spread(difference, model.place) / math.sqrt(number), model.shared_error)
+    scale = max(abs(float(values.mean())), abs(float(baseline_values.mean())))
+    sampling_error = spread(difference, model.place) / math.sqrt(number)
+    if float(difference.max() - difference.min()) <= RESOLUTION * scale:
+        sampling_error = max(sampling_error, _error_of_equal_values(difference))
+    error = math.hypot(sampling_error, model.shared_error)
     if not math.isfinite(error):
         return None
-    scale = max(abs(float(values.mean())), abs(float(baseline_values.mean())))
     verdict = decide(float(difference.mean()), error, number, model.kind, RESOLUTION * scale)
     return {
         "value": float(baseline_values.mean()),
@@ -168,6 +171,18 @@ def _difference(model: SampleValues, baseline: Baseline) -> dict[str, Any] | Non
         "error": error,
         "verdict": verdict,
     }
+
+
+def _error_of_equal_values(difference: Tensor) -> float:
+    """Return the standard error of the mean of equal differences, float64 [n]; it is above 0.
+
+    Others may differ from them by the mean, or by 1 if that is more, in the largest share of
+    samples that n of them may lack (`unseen_share`).
+
+    References: this project; checked in tests/test_comparisons.py.
+    """
+    size = max(1.0, abs(float(difference.mean())))
+    return unseen_share(len(difference)) * size / STANDARD_ERRORS
 
 
 def num_compared_samples(values: Mapping[str, SampleValues]) -> int:

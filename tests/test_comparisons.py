@@ -72,6 +72,21 @@ def test_equal_values_are_undecided():
     assert "at chance" not in describe_comparison("test/nll_bits", better)
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-7])
+def test_equal_differences_have_an_error(rounding):
+    """Few equal differences do not show that all are equal."""
+    noise = rounding * torch.rand(300, generator=GENERATOR(0)).double()
+    baseline = {"uniform": Baseline(torch.full((300,), 6.9, dtype=torch.float64), 6.9)}
+    verdicts = {}
+    for number in (2, 3, 30, 300):
+        comparison = compare(sample_values(5.9 + noise[:number]), baseline)
+        row = comparison["baselines"]["uniform"]
+        share = 1 - 0.025 ** (1 / number)  # of Clopper and Pearson's interval
+        assert row["error"] == pytest.approx(share / 2, rel=1e-5)
+        verdicts[number] = row["verdict"]
+    assert verdicts == {2: "undecided", 3: "undecided", 30: "better", 300: "better"}
+
+
 @pytest.mark.parametrize(
     "kind, verdict_below, verdict_above",
     [
