@@ -87,6 +87,7 @@ TABLES = {
     "known_probability": Table(known_probability.table, ("known_probability",), setup=False),
     "known_probability_summary": Table(known_probability.summary, ("known_probability",)),
     "paper_posteriors": Table(paper_posteriors.table, ("paper_posteriors",)),
+    "peers_cell_numbers": Table(layouts.cell_number_table, ("peers_cell_numbers",)),
     "peers_cell_steps": Table(peers.table, ("peers_cell_steps",)),
     "peers_cells": Table(layouts.cell_table, ("peers_cells",)),
     "peers_energies": Table(peers.table, ("peers_energies",)),
@@ -129,11 +130,23 @@ def load(name: str) -> dict[str, Any]:
 
 
 def setup_line(name: str, results: dict[str, Any]) -> str:
-    """Return command, machine, date and file of a result in one line."""
+    """Return command, machine, date and file of a result in one line.
+
+    Trainings that were added to a file have a command and a machine of their own.
+    """
     machine = results["machine"]
-    command = results.get("command") or machine.get("command")
+    setups = [describe_setup(results.get("command") or machine.get("command"), machine)]
+    if "remark" in results:
+        setups[0] += f" ({results['remark']})"
+    for addition in results.get("added", []):
+        setups.append(f"then {describe_setup(addition['command'], addition['machine'])}")
+    return ", ".join([*setups, f"`benchmarks/results/{name}.json`"])
+
+
+def describe_setup(command: str | None, machine: dict[str, Any]) -> str:
+    """Return a command, where there is one, its machine and the date."""
     threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
-    words = [machine["device"], threads, machine["date"], f"`benchmarks/results/{name}.json`"]
+    words = [machine["device"], threads, machine["date"]]
     if command:
         words.insert(0, f"`{command}`")
     return ", ".join(words)

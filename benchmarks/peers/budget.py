@@ -1,4 +1,4 @@
-"""Training for a fixed number of CPU seconds, with one loop for every generator."""
+"""Training for fixed CPU seconds, or a number of steps, with one loop for every generator."""
 
 from __future__ import annotations
 
@@ -60,12 +60,15 @@ class Budget:
         lr: peak learning rate of Adam.
         betas: of Adam.
         batch_size: samples per step.
+        steps: number of steps in place of the seconds, whose work depends on the machine and on
+            what else it does; None for the seconds.
     """
 
     seconds: float
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     batch_size: int = 128
+    steps: int | None = None
 
 
 def lr_factor(progress: float) -> float:
@@ -93,7 +96,10 @@ def train(generator: Generator, data: CountData, budget: Budget, seed: int) -> i
     generator.network.train()
     start = time.process_time()
     for step, batch in enumerate(TrainLoader(data, budget.batch_size, seed)):
-        progress = (time.process_time() - start) / budget.seconds
+        if budget.steps is None:
+            progress = (time.process_time() - start) / budget.seconds
+        else:
+            progress = step / budget.steps
         if progress >= 1:
             break
         optimizer.param_groups[0]["lr"] = budget.lr * lr_factor(progress)

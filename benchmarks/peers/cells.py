@@ -102,7 +102,6 @@ def train_blackout(file: Path, runs: Path, seed: int, overrides: list[str]) -> t
         "train.py",
         "dataset=counts",
         f"dataset.path={file}",
-        f"dataset.holdout={HOLDOUT}",
         f"runs_dir={runs}",
         "experiment_name=cells",
         f"run_id={run_id}",
@@ -179,9 +178,13 @@ def mixture_result(mixture: count_baselines.Mixture, data: CountData, seed: int)
     return row, torch.from_numpy(samples)
 
 
-def simple_results(data: CountData, seed: int) -> Iterator[tuple[str, Result]]:
-    """Yield results of the methods without a network, by name."""
-    train = count_baselines.flat(data.train)
+def fit_mixture(train: Array, seed: int) -> count_baselines.Mixture:
+    """Fit a mixture of negative binomials whose number of components a tenth of the cells chooses.
+
+    Args:
+        train: training cells [n, genes].
+        seed: of the fits.
+    """
     is_validation = np.arange(len(train)) % 10 == 0
     bits = {
         number: count_baselines.Mixture(train[~is_validation], number, seed).bits(
@@ -191,7 +194,13 @@ def simple_results(data: CountData, seed: int) -> Iterator[tuple[str, Result]]:
         if number < len(train) / 4
     }
     best = min(bits, key=bits.__getitem__)
-    mixture = count_baselines.Mixture(train, best, seed)
+    return count_baselines.Mixture(train, best, seed)
+
+
+def simple_results(data: CountData, seed: int) -> Iterator[tuple[str, Result]]:
+    """Yield results of the methods without a network, by name."""
+    train = count_baselines.flat(data.train)
+    mixture = fit_mixture(train, seed)
     yield "mixture of negative binomials", mixture_result(mixture, data, seed)
     independent = count_baselines.Mixture(train, 1, seed)
     yield "independent negative binomials", mixture_result(independent, data, seed)
@@ -308,12 +317,13 @@ def main(argv: list[str] | None = None) -> None:
         "--datasets", nargs="*", choices=("simulated", "blood"), default=["simulated", "blood"]
     )
     options = parse(parser, argv)
-    overrides: list[str] = []
+    overrides = [f"dataset.holdout={HOLDOUT}"]
     steps: tuple[int, ...] = STEPS
     number = NUM_SIMULATED_CELLS
     if options.quick:
         options.trainings, options.datasets = 1, ["simulated"]
-        overrides, steps, number = ["trainer.max_steps=2"], (2, 3), 300
+        overrides.append("trainer.max_steps=2")
+        steps, number = (2, 3), 300
     runs: list[Row] = []
     step_table: list[Row] = []
     tuning: list[Row] = []

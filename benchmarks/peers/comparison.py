@@ -1,22 +1,26 @@
 """Trainings of several generators of digits, and judgement of their samples.
 
-Entry           a method of a table
-Judgement       what samples are judged by
-choose          the candidate with the best samples after a short training
-train_in_turns  trains all methods in turn, judges their samples and writes the results
-summarise       means over trainings, with errors
+Entry            a method of a table
+Judgement        what samples are judged by
+choose           the candidate with the best samples after a short training
+image_options    options of a command; with `--add`, those of the file of results
+earlier_results  what that file has
+train_in_turns   trains all methods in turn, judges their samples and writes the results
+summarise        means over trainings, with errors
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from benchmarks.measure import machine
 from benchmarks.peers.budget import Budget, Generator, train
 from benchmarks.peers.generators import Blackout
 from benchmarks.peers.judges import Judge, mean_and_error, two_sample_auc
@@ -101,20 +105,31 @@ def resampled_images(images: Tensor, num_samples: int, seed: int) -> Tensor:
     return images[torch.randperm(len(images), generator=generator)[:num_samples]]
 
 
-def choose(candidates: Sequence[Entry], judgement: Judgement) -> tuple[Entry, list[Row]]:
+def choose(
+    candidates: Sequence[Entry], judgement: Judgement, earlier: Row | None = None
+) -> tuple[Entry, list[Row]]:
     """Return the candidate with the smallest Fréchet distance to validation images, and all trials.
 
     Args:
         candidates: whose budgets are those of short trainings.
         judgement: judge and number of samples.
+        earlier: results whose trials are not repeated; None for none.
     """
     trials: list[Row] = []
     for entry in candidates:
+        trial = {"method": entry.name, "settings": entry.settings, "lr": entry.budget.lr}
+        if earlier is not None:
+            (distance,) = [
+                other["distance"]
+                for other in earlier["tuning"]
+                if all(other[name] == value for name, value in trial.items())
+            ]
+            trials.append({**trial, "distance": distance})
+            continue
         generator = entry.make(0)
         train(generator, judgement.data, entry.budget, seed=0)
         samples = generator.sample(judgement.num_samples, TUNING_EVALUATIONS, 0, entry.samplers[0])
         distance = judgement.judge.frechet(samples, images_of(judgement.data, "val"))
-        trial = {"method": entry.name, "settings": entry.settings, "lr": entry.budget.lr}
         trials.append({**trial, "distance": distance})
         print(trials[-1], flush=True)
     distances = [trial["distance"] for trial in trials]
@@ -205,13 +220,34 @@ def image_options(
         "--tuning_seconds", type=float, default=tuning_seconds, help="of every tuning trial"
     )
     parser.add_argument("--num_samples", type=int, default=360, help="that are judged")
+    parser.add_argument(
+        "--add",
+        type=int,
+        default=0,
+        metavar="N",
+        help="add N trainings of every method to those of the file, with its settings and steps",
+    )
     options = parse(parser, argv)
     if options.quick:
         options.seconds = 0.3
         options.tuning_seconds = 0.1
         options.num_samples = 40
         options.trainings = 1
+    earlier = earlier_results(options)
+    if earlier is not None:
+        options.seconds = earlier["seconds"]
+        options.tuning_seconds = earlier["tuning_seconds"]
+        options.num_samples = earlier["num_samples"]
+        options.trainings = earlier["trainings"] + options.add
     return options
+
+
+def earlier_results(options: argparse.Namespace) -> Row | None:
+    """Return the results to which trainings are added, or None without `--add`."""
+    if not options.add:
+        return None
+    results: Row = json.loads(options.json.read_text(encoding="utf-8"))
+    return results
 
 
 def train_in_turns(
@@ -224,7 +260,9 @@ def train_in_turns(
 ) -> None:
     """Train and judge all methods for every seed, and write the results after each.
 
-    Methods take turns, so that other work on the machine affects all alike.
+    Methods take turns, so that other work on the machine affects all alike. With `--add`, the runs
+    of the file are kept, and seeds continue theirs. Every method then has as many steps as its
+    first training, because the same CPU seconds are another amount of work on another machine.
 
     Args:
         options: of `image_options`.
@@ -234,8 +272,21 @@ def train_in_turns(
         judgement: of samples.
         scores: columns of the table.
     """
-    runs = list(baseline_runs(judgement, range(options.trainings)))
-    for seed in range(options.trainings):
+    earlier = earlier_results(options)
+    runs: list[Row] = [] if earlier is None else list(earlier["runs"])
+    first = options.trainings - options.add if options.add else 0
+
+    # 1. Budgets. A single step of every method compiles what it needs, which no budget pays for.
+    for entry in entries:
+        train(entry.make(0), judgement.data, replace(entry.budget, steps=1), seed=0)
+    if earlier is not None:
+        entries = [with_steps_of(entry, earlier["runs"]) for entry in entries]
+
+    # 2. Trainings.
+    for seed in range(first, options.trainings):
+        # results of a command that was stopped have baselines of later seeds
+        if not any(run["evaluations"] is None and run["training"] == seed for run in runs):
+            runs += baseline_runs(judgement, [seed])
         for entry in entries:
             runs += run_entry(entry, seed, judgement)
         write_results(
@@ -249,4 +300,30 @@ def train_in_turns(
             tuning_seconds=options.tuning_seconds,
             tuning=list(trials),
             runs=runs,
+            **({} if earlier is None else first_facts(options, earlier, range(first, seed + 1))),
         )
+
+
+def with_steps_of(entry: Entry, runs: Sequence[Row]) -> Entry:
+    """Return a method whose trainings have as many steps as its first one among the runs."""
+    names = [entry.name if name is None else f"{entry.name}, {name}" for name in entry.samplers]
+    steps = next(run["steps"] for run in runs if run["method"] in names)
+    return replace(entry, budget=replace(entry.budget, steps=steps))
+
+
+def first_facts(options: argparse.Namespace, earlier: Row, seeds: Sequence[int]) -> Row:
+    """Return command, machine and packages of the first trainings, and those of all added ones.
+
+    Args:
+        options: of the command that adds trainings.
+        earlier: contents of the file before.
+        seeds: of the added trainings.
+    """
+    addition = {
+        "command": options.command,
+        "machine": machine(torch.device("cpu")) | {"quick": options.quick},
+        "trainings": list(seeds),
+    }
+    names = ("command", "machine", "packages", "remark")
+    facts = {name: earlier[name] for name in names if name in earlier}
+    return {**facts, "added": [*earlier.get("added", []), addition]}

@@ -23,6 +23,7 @@ from benchmarks.peers.comparison import (
     Entry,
     Judgement,
     choose,
+    earlier_results,
     image_options,
     train_in_turns,
 )
@@ -61,7 +62,8 @@ def main(argv: list[str] | None = None) -> None:
     entries = [Entry("blackout", Blackout, Budget(options.seconds, BLACKOUT_LR, BLACKOUT_BETAS))]
     trials = []
     for name in OTHERS:
-        best, tried = choose(candidates(name, options.tuning_seconds), judgement)
+        tried_settings = candidates(name, options.tuning_seconds)
+        best, tried = choose(tried_settings, judgement, earlier_results(options))
         trials += tried
         budget = Budget(options.seconds, best.budget.lr)
         entries.append(Entry(name, best.make, budget, best.settings))

@@ -66,6 +66,28 @@ def cell_rows(rows: Sequence[Row]) -> list[Row]:
     return table
 
 
+def cell_number_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return one row per number of cells with the bits per gene of every method.
+
+    Args:
+        rows: one per number of cells and method.
+    """
+    table: dict[int, Row] = {}
+    for row in rows:
+        line = table.setdefault(row["cells"], {"cells": row["cells"]})
+        line[row["method"]] = decimals(row["bits per gene"], row["bits per gene error"])
+    for row in rows:
+        if row["difference"] is not None:
+            difference = decimals(row["difference"], row["difference error"])
+            table[row["cells"]]["blackout − mixture"] = difference
+    return list(table.values())
+
+
+def decimals(value: float, error: float | None) -> str:
+    """Return bits with three decimals, and their error where there is one."""
+    return f"{value:.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+
 def image_table(results: Mapping[str, Any]) -> str:
     """Return the table of `benchmarks.peers.images` or `.processes`, with its title."""
     return f"{format_title(results)}\n\n{markdown(image_rows(results['rows']))}"
@@ -74,6 +96,11 @@ def image_table(results: Mapping[str, Any]) -> str:
 def cell_table(results: Mapping[str, Any]) -> str:
     """Return the table of `benchmarks.peers.cells`, with its title."""
     return f"{format_title(results)}\n\n{markdown(cell_rows(results['rows']))}"
+
+
+def cell_number_table(results: Mapping[str, Any]) -> str:
+    """Return the table of `benchmarks.peers.cell_numbers`, with its title."""
+    return f"{format_title(results)}\n\n{markdown(cell_number_rows(results['rows']))}"
 
 
 def posterior_table(results: Mapping[str, Any]) -> str:

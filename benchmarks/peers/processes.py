@@ -19,6 +19,7 @@ from benchmarks.peers.comparison import (
     Entry,
     Judgement,
     choose,
+    earlier_results,
     image_options,
     train_in_turns,
 )
@@ -64,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     trials = []
     tried_rates = [entries(options.tuning_seconds, lr) for lr in LEARNING_RATES]
     for same_method in zip(*tried_rates, strict=True):
-        best, tried = choose(same_method, judgement)
+        best, tried = choose(same_method, judgement, earlier_results(options))
         trials += tried
         chosen.append(replace(best, budget=replace(best.budget, seconds=options.seconds)))
 

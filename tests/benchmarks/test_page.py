@@ -61,6 +61,16 @@ def test_the_index_of_results_has_the_answer_of_every_page(tmp_path, monkeypatch
     assert lines[2:] == ["| [A](a.md) | It is 0.5 ± 0.1 in all. |", "| [B](b.md) | Yes. No. |"]
 
 
+def test_added_trainings_have_their_own_command_and_machine():
+    machine = {"device": "A", "threads": 1, "date": "2026-01-02"}
+    results = {"command": "run", "machine": machine, "remark": "stopped early"}
+    assert page.setup_line("x", results) == (
+        "`run`, A, 1 thread, 2026-01-02 (stopped early), `benchmarks/results/x.json`"
+    )
+    results["added"] = [{"command": "run --add 1", "machine": {**machine, "device": "B"}}]
+    assert "(stopped early), then `run --add 1`, B, 1 thread" in page.setup_line("x", results)
+
+
 def test_an_outdated_table_is_found_and_written(tmp_path, monkeypatch, capsys):
     path = tmp_path / "README.md"
     path.write_text("# Title\n\n<!-- table: headline -->\nold\n<!-- end of table -->\n\nText.\n")

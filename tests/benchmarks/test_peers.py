@@ -3,14 +3,34 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers import cells, energies, images, lattice, layouts, posteriors, processes
-from benchmarks.peers.budget import WARMUP_SHARE, lr_factor
-from benchmarks.peers.comparison import images_of, independent_pixels, resampled_images, summarise
+from benchmarks.peers import (
+    cell_numbers,
+    cells,
+    energies,
+    images,
+    lattice,
+    layouts,
+    posteriors,
+    processes,
+)
+from benchmarks.peers.budget import WARMUP_SHARE, Budget, lr_factor, train
+from benchmarks.peers.comparison import (
+    Judgement,
+    choose,
+    image_options,
+    images_of,
+    independent_pixels,
+    resampled_images,
+    summarise,
+    train_in_turns,
+    with_steps_of,
+)
 from benchmarks.peers.judges import Judge, auc, auc_with_error, two_sample_auc
 from benchmarks.peers.results import describe_command, markdown
 from blackout.data import digits
@@ -76,6 +96,11 @@ def test_the_learning_rate_rises_and_falls_to_zero():
     assert lr_factor(0.5) > lr_factor(0.9) > 0
 
 
+def test_a_budget_of_steps_does_not_depend_on_seconds(data):
+    generator = processes.entries(1e-9, 1e-3)[0].make(0)
+    assert train(generator, data, Budget(1e-9, 1e-3, steps=3), seed=0) == 3
+
+
 def test_errors_of_a_summary_are_those_of_trainings_or_of_the_judge():
     runs = [
         {"method": "a", "evaluations": 5, "score": value, "score block error": 0.1}
@@ -86,6 +111,42 @@ def test_errors_of_a_summary_are_those_of_trainings_or_of_the_judge():
     (single,) = summarise(runs[:1], ["score"])
     assert single["score error"] == pytest.approx(0.1)
     assert "2.00 ± 1.00" in markdown([row])
+
+
+def test_added_trainings_keep_the_first_runs_and_settings(data, judge, tmp_path, capsys):
+    file = tmp_path / "results.json"
+    words = ["--seconds", "0.3", "--num_samples", "40", "--json", str(file)]
+    judgement = Judgement(data, judge, 40, (4,))
+    tried = [processes.entries(0.3, lr)[0] for lr in processes.LEARNING_RATES]
+    trials = [
+        {"method": "pure death", "settings": "", "lr": entry.budget.lr, "distance": distance}
+        for entry, distance in zip(tried, (2.0, 1.0), strict=True)
+    ]
+    first = image_options("processes", "", (60, 10), [*words, "--trainings", "1"])
+    train_in_turns(first, "digits", [], trials, judgement)
+    before = json.loads(file.read_text(encoding="utf-8"))
+    options = image_options("processes", "", (60, 10), ["--add", "2", "--json", str(file)])
+    assert (options.seconds, options.num_samples, options.trainings) == (0.3, 40, 3)
+    best, repeated = choose(tried, judgement, before)
+    assert best is tried[1] and repeated == trials
+    runs = [{"method": f"pure death, {name}", "steps": 7} for name in best.samplers]
+    assert with_steps_of(best, runs).budget == replace(best.budget, steps=7)
+    train_in_turns(options, "digits", [], repeated, judgement)
+    after = json.loads(file.read_text(encoding="utf-8"))
+    assert after["runs"][: len(before["runs"])] == before["runs"]
+    assert sorted({run["training"] for run in after["runs"]}) == [0, 1, 2]
+    assert after["command"] == before["command"] and after["trainings"] == 3
+    (added,) = after["added"]
+    assert added["trainings"] == [1, 2] and added["command"].endswith("processes --add 2")
+
+
+def test_cells_of_two_trainings_have_none_in_common():
+    table = np.arange(cell_numbers.NUM_TEST_CELLS + 2 * max(cell_numbers.NUMBERS))
+    few, many = (cell_numbers.training_cells(table, 0, n) for n in (100, 3000))
+    other = cell_numbers.training_cells(table, 1, 3000)
+    assert set(few) < set(many) and len(few) == 100 and len(other) == 3000
+    assert not set(many) & set(other)
+    assert not (set(many) | set(other)) & set(table[: cell_numbers.NUM_TEST_CELLS])
 
 
 @pytest.mark.parametrize("coupling", [0.2, lattice.CRITICAL_COUPLING, 0.7])
@@ -189,7 +250,7 @@ def test_the_crps_is_that_of_its_distribution():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("command", [images, processes, cells, energies, posteriors])
+@pytest.mark.parametrize("command", [images, processes, cells, cell_numbers, energies, posteriors])
 def test_every_command_writes_its_results(command, tmp_path, capsys):
     if command in (images, processes):
         pytest.importorskip("torchcfm")
