@@ -44,6 +44,7 @@ from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.extractors import Classifier, to_rgb, to_uint8
+from blackout.protocols import Split
 from blackout.training.data_module import EvalLoader
 
 RESULTS = Path(__file__).parent / "results" / "recipe_trials.json"
@@ -114,7 +115,7 @@ class RecipeModel(Generator):
         self.model.sampler = replace(self.model.sampler, guidance=Guidance(scale))
 
     @torch.no_grad()
-    def bits_per_dim(self, data: CountData, split: str) -> tuple[float, float]:
+    def bits_per_dim(self, data: CountData, split: Split) -> tuple[float, float]:
         """Return the mean likelihood bound of images, in bits per dimension, and its error."""
         values: list[Tensor] = []
         self.model.record = lambda _, bits: values.append(bits)
@@ -137,7 +138,7 @@ class Judges:
     """
 
     def __init__(
-        self, source: Callable[[], CountData], split: str, num_samples: int, seed: int
+        self, source: Callable[[], CountData], split: Split, num_samples: int, seed: int
     ) -> None:
         self.data = source()
         self.split = split
@@ -145,8 +146,8 @@ class Judges:
             torch.as_tensor(getattr(self.data, split)), num_samples, seed
         )
         self.classifier = Classifier(source, seed=0 if split == "val" else 1)
-        self.two_sample_auc = two_sample_auc
-        self.probabilities = self._network_probabilities
+        self.two_sample_auc: Callable[[Tensor, Tensor], tuple[float, float]] = two_sample_auc
+        self.probabilities: Callable[[Tensor], Tensor] = self._network_probabilities
         if split == "test":
             self.two_sample_auc = boosting_auc
             self.probabilities = perceptron(self.data)
