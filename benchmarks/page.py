@@ -34,6 +34,7 @@ from benchmarks import (
     posterior_accuracy,
     posterior_constants,
     range_ends,
+    recipe_trials,
     speed,
 )
 from benchmarks.peers import layouts
@@ -113,6 +114,9 @@ TABLES = {
             "test",
         )
     },
+    "recipe_trials_digits": Table(
+        partial(recipe_trials.table, name="digits_test"), ("recipe_trials",), setup=False
+    ),
     "results_index": Table(results_index, ()),
     "speed": Table(speed.table, ("speed",)),
     "start": Table(speed.start_table, ("start",)),
