@@ -66,7 +66,7 @@ MAX_CLASS_MEANS = 1 << 24  # elements of all class means; beyond, all classes st
 MLP_STEPS = 2500  # default training length of an MLP, whose steps cost a quarter of a U-Net's
 UNET_STEPS = 1000
 MAX_EPOCHS = 100  # of an MLP, which memorises small data sets beyond
-MIN_STEPS = 200
+MIN_STEPS = 50  # of an MLP, which learns little from fewer, however small the data set
 
 
 @component("family")

@@ -331,13 +331,13 @@ def test_few_samples_are_passed_a_hundred_times():
         torch.full((3600, 6), 3.0), generator=torch.Generator().manual_seed(0)
     ).int()
     settings = composed("dataset=counts", "dataset.path=x")
-    small_data, large_data = (
-        CountData("few", cells[:560], cells[560:600], 20),
-        CountData("many", cells[:3400], cells[3400:], 20),
-    )
-    assert [
-        CountDiffusion().default_steps(settings, data) for data in (small_data, large_data)
-    ] == [437, 2500]
+    tiny_data = CountData("90", cells[:90], cells[90:100], 20)
+    small_data = CountData("560", cells[:560], cells[560:600], 20)
+    large_data = CountData("3,400", cells[:3400], cells[3400:], 20)
+    family = CountDiffusion()
+    assert family.default_steps(settings, tiny_data) == 70
+    assert family.default_steps(settings, small_data) == 437
+    assert family.default_steps(settings, large_data) == 2500
     model = from_data(small_data)
     features = latent_features(model, cells[:5])
     assert features.shape == (5, 256)
