@@ -53,7 +53,7 @@ def stand_in(name):
 
     load.__module__ = "blackout.data"
     ask = "dataset=celeba64" if name == "celeba64" else None
-    return component("dataset", passed=("source",), ask=ask)(load)
+    return component("dataset", partial_for=("source",), command_line=ask)(load)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_test_data_change_nothing_but_the_numbers_of_the_final_test(
 
         changed.__module__, changed.__qualname__ = "blackout.data", "digits"
         monkeypatch.setattr(
-            blackout.data, "digits", component("dataset", passed=("source",))(changed)
+            blackout.data, "digits", component("dataset", partial_for=("source",))(changed)
         )
         outcome = run("train", *RUN, *options, f"runs_dir={tmp_path / name}")
         assert outcome.code == 0, outcome.err

@@ -218,5 +218,5 @@ def test_samples_in_tables_are_read_in_the_order_of_the_data(tmp_path, suffix):
     assert torch.equal(read_samples(path, data), rows.long())
     if suffix == ".csv":
         table.drop(columns="b").to_csv(path, index=False)
-        with pytest.raises(UserError, match=r"no column \['b'\]"):
+        with pytest.raises(UserError, match=r"column 'b' of the data is missing"):
             read_samples(path, data)

@@ -107,7 +107,7 @@ def test_particles_sample_the_conditional_distribution_and_overwriting_does_not(
         streams = SampleStreams(0, torch.arange(n))
         options = {
             "kernel": Trapezoidal(),
-            "known": known_elements,
+            "known_elements": known_elements,
             "data_mean": torch.tensor(PAIR.mean),
         }
         if number == 1:
@@ -163,7 +163,7 @@ def test_correctors_reduce_the_error_of_overwriting_and_keep_that_of_particles_s
     )
     options = {
         "kernel": Trapezoidal(),
-        "known": known_elements,
+        "known_elements": known_elements,
         "data_mean": torch.tensor(PAIR.mean),
     }
     errors = []

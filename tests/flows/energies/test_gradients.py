@@ -159,7 +159,7 @@ def test_fitted_couplings_have_zero_gradient(l1: float, field: bool) -> None:
 
 
 def test_couplings_of_a_different_number_of_sites_are_refused() -> None:
-    with pytest.raises(UserError, match="of a target of 9 sites, the energy has 4"):
+    with pytest.raises(UserError, match="its target has 9 sites, but the energy has 4"):
         score_couplings(PairEnergy(4), target_samples(Ising(3, 0.2), 10, 0, "law"))
 
 
