@@ -74,7 +74,7 @@ def test_an_offline_wandb_run_has_all_values_and_continues_with_the_run(run, tmp
         if "train/loss" in row
     }
     assert {int(row["step"]): float(row["train/loss"]) for row in metrics(directory)[6:8]} == logged
-    assert any("train/images_per_second" in row for row in first.history)
+    assert any("train/samples_per_second" in row for row in first.history)
     for name in ("val/bits_per_dim", "frechet_distance_digits"):
         assert second.summary[name] > 0 and second.summary[name] != first.summary[name]
         assert second.summary[name] == pytest.approx(float(metrics(directory)[-1][name]), rel=1e-6)
@@ -221,7 +221,7 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
     tags = events.Tags()
     assert {
         "train/loss",
-        "train/images_per_second",
+        "train/samples_per_second",
         "val/bits_per_dim",
         "frechet_distance_digits",
     } <= set(tags["scalars"])
@@ -292,7 +292,7 @@ def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatc
     )
     assert outcome.code == 0, outcome.err
     rates = {
-        int(row["step"]): row["train/images_per_second"]
+        int(row["step"]): row["train/samples_per_second"]
         for row in metrics(tmp_path / "digits" / "a")
     }
     logged = {step: float(rate) for step, rate in rates.items() if rate}

@@ -2,7 +2,7 @@
 
 StepProgressBar    a bar, or plain lines where the output is no terminal
 SampleGrid         pictures of the same samples
-Throughput         images per second
+Throughput         samples per second
 Scores             scores of samples during training, and of the final model
 """
 

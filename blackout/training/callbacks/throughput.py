@@ -1,4 +1,4 @@
-"""Images per second during training."""
+"""Samples per second during training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blackout.training.step_callbacks import StepCallback
 
 
 class Throughput(StepCallback):
-    """Callback that logs `train/images_per_second` over all devices, with the training loss.
+    """Callback that logs `train/samples_per_second` over all devices, with the training loss.
 
     The clock is read right after Lightning has fetched the loss from the device, so no step waits
     for it. The first step, validations, saves and previews are left out; list this callback before
@@ -20,7 +20,7 @@ class Throughput(StepCallback):
     waits for the device.
     """
 
-    NAME = "train/images_per_second"
+    NAME = "train/samples_per_second"
 
     def __init__(self) -> None:
         self._start: tuple[int, float] | None = None  # step and time at which measuring began
