@@ -113,4 +113,4 @@ def test_wrong_numbers_are_an_error_of_the_user(wrong, monkeypatch):
     model = DemoModel()
     model.steps, model._steps_section = 4, "sampler"
     with pytest.raises(UserError, match=r"must be|not a class"):
-        model.draw(**wrong)
+        model.sample_frames(**wrong)

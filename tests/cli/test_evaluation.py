@@ -153,7 +153,7 @@ WRONG = {
     ),
     "out of range": (lambda p: write(p, np.full((300, 8, 8, 1), 17, dtype=np.uint8)), "17"),
     "negative": (lambda p: write(p, np.full((300, 8, 8, 1), -1, dtype=np.int8)), "-1"),
-    "another size": (lambda p: write(p, np.zeros((300, 9, 9, 1), dtype=np.uint8)), "(1, 8, 8)"),
+    "another size": (lambda p: write(p, np.zeros((300, 9, 9, 1), dtype=np.uint8)), "[1, 8, 8]"),
     "too few": (lambda p: write(p, np.zeros((5, 8, 8, 1), dtype=np.uint8)), "5"),
     "no samples": (lambda p: write(p, np.zeros((0, 8, 8, 1), dtype=np.uint8)), ""),
     "no dataset": (lambda p: write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8))[:1], "dataset"),

@@ -213,4 +213,4 @@ def is_for_command_line(text):
         for section in ("dataset", "metrics")
         for name in re.findall(r'"(blackout[\w.]+)"', text)
     ]
-    return any(target and target[1].ask is not None for target in components)
+    return any(target and target[1].command_line is not None for target in components)
