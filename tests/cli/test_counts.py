@@ -129,7 +129,7 @@ def options_without_length(folder):
 @pytest.mark.deep
 def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):
     options = options_without_length(tmp_path)
-    for ordered, steps in (("false", 200), ("true", 1000)):
+    for ordered, steps in (("false", 75), ("true", 1000)):
         chosen = (
             f"network.body.ordered={ordered}",
             f"run_id=a{steps}",
