@@ -63,9 +63,9 @@ SCORES = ("bits per gene", "forest AUC", "training CPU s", "ms per cell")
 STEP_SCORES = ("forest AUC", "Fréchet distance", "ms per cell")
 
 
-def simulated_cells(number: int = NUM_SIMULATED_CELLS) -> Array:
-    """Return simulated cells [number, 200]."""
-    return science_data.cells(np.random.default_rng(0), number)["counts"]
+def simulated_cells(number: int = NUM_SIMULATED_CELLS, seed: int = 0) -> Array:
+    """Return simulated cells [number, 200]; genes depend on the number and the seed."""
+    return science_data.cells(np.random.default_rng(seed), number)["counts"]
 
 
 def blood_cells() -> Array:

@@ -104,8 +104,8 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
         "operator.classifier.examples=400",
     )
     values = run_task(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
-    # 400 examples teach half of the classes of 359 images; chance is a tenth
-    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.3
+    # 400 examples teach about half of the classes; four standard errors of 359 images are 0.1
+    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.4
 
 
 def test_two_processes_draw_the_same_samples_as_one(run, tmp_path):
